@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/git-env/git-env/environment"
+	"github.com/git-env/git-env/environment/api"
+	"github.com/git-env/git-env/internal/gitcmd"
+)
+
+type createCmd struct {
+	Name  string `arg:"" optional:"" name:"name" help:"Name of the environment; made up when left out."`
+	From  string `placeholder:"rev" help:"Start from this commit, tag, branch or environment instead of HEAD."`
+	Image string `placeholder:"image" help:"Image of its container: an OCI reference, or 'host' for this machine's own tools."`
+	Title string `placeholder:"title" help:"What it is for, in a few words."`
+	Dirty bool   `help:"Take uncommitted work along, tracked and untracked, as its first commit."`
+}
+
+// Help is the long text of --help.
+func (createCmd) Help() string {
+	return `Prints the environment's name. Its branch is env/<name>; nothing of your work
+tree changes. The cost is the same for any size of tree.`
+}
+
+// Run asks the daemon for a new environment.
+func (c *createCmd) Run(a *app) error {
+	ctx, stop := a.interruptible()
+	defer stop()
+	if c.Name != "" {
+		if err := environment.CheckName(c.Name); err != nil {
+			return err
+		}
+	}
+	if err := a.open(ctx); err != nil {
+		return err
+	}
+	if c.Name != "" {
+		if _, err := os.Lstat(a.store.EnvDir(c.Name)); err == nil {
+			if _, err := a.store.Resolve(c.Name, "", ""); err == nil {
+				return environment.Errorf(environment.ExitBusy, "environment '%s' exists already", c.Name)
+			}
+		}
+	}
+	p := api.Create{Caller: a.caller(), Name: c.Name, FromText: c.From, Image: c.Image, Title: c.Title}
+	if err := c.base(ctx, a, &p); err != nil {
+		return err
+	}
+	var made api.Created
+	if err := a.call(ctx, api.MethodCreate, p, &made); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(a.stdout, made.Name); err != nil {
+		return err
+	}
+	a.tipf("'git env run %s -- <command>' runs a command in it", made.Name)
+	return nil
+}
+
+// base finds the commit to start from and what is to come along.
+func (c *createCmd) base(ctx context.Context, a *app, p *api.Create) error {
+	head, err := a.head(ctx)
+	if err != nil {
+		return err
+	}
+	p.From = head // empty in a repository without a commit
+	if c.From != "" {
+		if p.From, err = a.revision(ctx, c.From); err != nil {
+			return err
+		}
+	}
+	if a.repo.WorkTree == "" {
+		if c.Dirty {
+			return usagef("--dirty needs a work tree, and there is none here")
+		}
+		return nil
+	}
+	if c.Dirty && p.From != head {
+		return usagef("--dirty takes the work tree along as it stands on HEAD; it does not go with --from %s", c.From)
+	}
+	return c.uncommitted(ctx, a, p)
+}
+
+// uncommitted takes the user's uncommitted work along, or says that it is left.
+func (c *createCmd) uncommitted(ctx context.Context, a *app, p *api.Create) error {
+	t, err := a.tree()
+	if err != nil {
+		return err
+	}
+	changes, err := t.Uncommitted(ctx, true)
+	if err != nil || len(changes) == 0 {
+		return err
+	}
+	if c.Dirty {
+		p.DirtyTree, err = t.WorkTree(ctx)
+		return err
+	}
+	untracked := 0
+	for _, ch := range changes {
+		if ch.Untracked {
+			untracked++
+		}
+	}
+	a.warnf("uncommitted work of yours is NOT in the environment: %s, %s",
+		count(len(changes)-untracked, "changed file"), count(untracked, "untracked file"))
+	a.hintf("commit it first, or use --dirty to take it along")
+	return nil
+}
+
+// revision resolves what the user wrote: what git takes, or an environment.
+func (a *app) revision(ctx context.Context, rev string) (string, error) {
+	id, err := gitcmd.New(a.repo.GitDir).RevParse(ctx, rev)
+	if errors.Is(err, gitcmd.ErrUnknownRevision) {
+		if _, lerr := a.store.Load(rev); lerr == nil {
+			return a.store.Tip(ctx, rev)
+		}
+		return "", environment.Errorf(environment.ExitRepository, "%w", err)
+	}
+	return id, err
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/git-env/git-env/environment"
+	"github.com/git-env/git-env/environment/integrate"
+)
+
+type diffCmd struct {
+	Env  string   `arg:"" optional:"" name:"env" help:"The environment."`
+	Args []string `arg:"" optional:"" name:"git diff args" help:"Options and paths of 'git diff'."`
+}
+
+func (*diffCmd) takesAll() {}
+
+// Help is the long text of --help.
+func (diffCmd) Help() string {
+	return `The first argument is the environment, unless it is an option or a path; all others
+are those of 'git diff': --stat, --name-only, -w, -- <path>…. The diff is against
+the merge base with HEAD, or, once merged, against where the environment started.
+What is uncommitted in the workspace is committed first.`
+}
+
+// Run shows the diff through the user's git.
+func (c *diffCmd) Run(a *app) error {
+	ctx, stop := a.interruptible()
+	defer stop()
+	if err := a.open(ctx); err != nil {
+		return err
+	}
+	given, args := a.splitDiff(c.Env, c.Args)
+	name, err := a.resolve(ctx, given)
+	if err != nil {
+		return err
+	}
+	src, err := a.source(ctx, name)
+	if err != nil {
+		return err
+	}
+	rc, err := integrate.OpenToRead(a.repo, a.environ, a.streams()).Diff(ctx, src, args)
+	if err == nil && rc != 0 {
+		err = exitStatus(rc)
+	}
+	return err
+}
+
+// splitDiff tells whether the first argument is the environment or git's.
+func (a *app) splitDiff(first string, others []string) (env string, rest []string) {
+	if first == "" {
+		return "", others
+	}
+	args := append([]string{first}, others...)
+	if strings.HasPrefix(first, "-") {
+		return "", args
+	}
+	if _, err := a.store.Load(first); errors.Is(err, environment.ErrNoEnv) || environment.ExitCode(err) == environment.ExitUsage {
+		if _, err := os.Lstat(filepath.Join(a.workDir(), first)); err == nil {
+			return "", args
+		}
+	}
+	return first, others
+}

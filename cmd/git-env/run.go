@@ -1,0 +1,95 @@
+package main
+
+import (
+	"strings"
+	"time"
+
+	"github.com/git-env/git-env/environment/api"
+)
+
+type runCmd struct {
+	Env     string        `arg:"" optional:"" name:"env" help:"The environment."`
+	Message string        `short:"m" placeholder:"msg" help:"Subject of the commit, instead of the command."`
+	Workdir string        `short:"w" placeholder:"dir" help:"Where the command starts, instead of /workspace; a relative path is below it."`
+	Var     []string      `short:"e" name:"env" sep:"none" placeholder:"<name>[=<value>]" help:"Set a variable for the command; a name alone takes your own value. May be repeated."`
+	Timeout time.Duration `placeholder:"duration" help:"End the command and everything it started after this long ('90s', '1h30m')."`
+	Line    string        `short:"c" name:"command" placeholder:"line" help:"Run a line of shell instead of a command."`
+}
+
+func (*runCmd) restUsage() string { return "-- <command> [<arg>…]" }
+
+// Help is the long text of --help.
+func (runCmd) Help() string {
+	return `The arguments after '--' are run as they are, without a shell. Input, output and
+error stream live and stay apart; on a terminal, the command has one too. When it
+has ended, what it changed becomes one commit, and the command, how it ended and
+what it printed are recorded (see 'git env log').
+
+The exit code is the command's own; 124 when --timeout was over, 125 when git env
+failed, 126 when the command cannot be executed, 127 when it was not found.`
+}
+
+// Run runs one exec.
+func (c *runCmd) Run(a *app) error {
+	p, err := c.params(a)
+	if err != nil {
+		return err
+	}
+	return a.session(c.Env, p)
+}
+
+// params checks the command line.
+func (c *runCmd) params(a *app) (api.Run, error) {
+	p := api.Run{Args: a.rest, Message: c.Message, Workdir: c.Workdir, Timeout: c.Timeout}
+	switch {
+	case c.Line != "" && len(a.rest) > 0:
+		return p, usagef("-c takes one line of shell; there is a command after '--' too")
+	case c.Line != "":
+		p.Args, p.Display = []string{"sh", "-c", c.Line}, c.Line
+	case len(a.rest) == 0:
+		return p, usagef("no command given").
+			withHint("the command to run comes after '--': git env run [<env>] -- <command>")
+	case a.rest[0] == "":
+		return p, usagef("the command is empty")
+	}
+	if c.Timeout < 0 {
+		return p, usagef("--timeout cannot be negative")
+	}
+	for _, v := range c.Var {
+		name, _, given := strings.Cut(v, "=")
+		if name == "" || strings.ContainsAny(v, "\x00") {
+			return p, usagef("'-e %s' names no variable", v)
+		}
+		if !given {
+			value, set := a.lookup(name)
+			if !set {
+				continue
+			}
+			v = name + "=" + value
+		}
+		p.Vars = append(p.Vars, v)
+	}
+	return p, nil
+}
+
+func (a *app) lookup(name string) (string, bool) {
+	for i := len(a.environ) - 1; i >= 0; i-- {
+		if v, ok := strings.CutPrefix(a.environ[i], name+"="); ok {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+type shellCmd struct {
+	Env string `arg:"" optional:"" name:"env" help:"The environment."`
+}
+
+// Help is the long text of --help.
+func (shellCmd) Help() string {
+	return `Like 'git env run' with the best shell that the container has: what is changed in
+it is committed, and what it printed is recorded, when it ends.`
+}
+
+// Run runs a shell.
+func (c *shellCmd) Run(a *app) error { return a.session(c.Env, api.Run{Shell: true}) }

@@ -1,0 +1,47 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// required says that a missing capability is a failure.
+func required() bool {
+	v := os.Getenv("GITENV_TEST_REQUIRE")
+	return v != "" && v != "0"
+}
+
+// lacks says what is missing for a capability; "" when the host has it. An
+// unknown capability is an error, so that a misspelt one is not a silent skip.
+func lacks(capability string) (string, error) {
+	switch capability {
+	case "root":
+		if os.Getuid() != 0 {
+			return "not root", nil
+		}
+	case "fuse":
+		f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+		if err != nil {
+			return err.Error(), nil
+		}
+		return "", f.Close()
+	case "containerd":
+		for _, tool := range []string{"containerd", "runc"} {
+			if _, err := exec.LookPath(tool); err != nil {
+				return tool + " is not installed", nil
+			}
+		}
+	default:
+		return "", fmt.Errorf("unknown capability %q (root, fuse, containerd)", capability)
+	}
+	return "", nil
+}
+
+// tbKey finds the testing.TB in a script's values.
+type tbKey struct{}
+
+func siteTB(ts *testscript.TestScript) testing.TB { return ts.Value(tbKey{}).(testing.TB) }

@@ -1,0 +1,175 @@
+package api
+
+import "time"
+
+// Methods of the daemon.
+const (
+	MethodCreate       = "create"
+	MethodRun          = "run"
+	MethodFork         = "fork"
+	MethodDelete       = "delete"
+	MethodPath         = "path"
+	MethodCommit       = "commit"
+	MethodStatus       = "status"
+	MethodDaemonStatus = "daemon.status"
+	MethodDaemonStop   = "daemon.stop"
+)
+
+// Caller says on whose behalf a request is made: the parts of the client's
+// surroundings that the daemon needs and cannot know.
+type Caller struct {
+	// Dir is the absolute working directory of the client.
+	Dir string `json:"dir"`
+	// Environ holds the caller's environment variables that matter on the host:
+	// GIT_AUTHOR_*, GIT_COMMITTER_*, PATH, EMAIL, HOME, XDG_*.
+	Environ []string `json:"environ,omitempty"`
+}
+
+// Create asks for a new environment.
+type Create struct {
+	Caller Caller `json:"caller"`
+	// Name is the environment's name; empty lets the daemon choose one.
+	Name string `json:"name,omitempty"`
+	// From is any revision git takes, resolved in the caller's work tree by the
+	// client to a commit id.
+	From string `json:"from"`
+	// FromText is what the user wrote, for messages.
+	FromText string `json:"from_text,omitempty"`
+	// Image is an OCI reference or "host"; empty takes the configured one.
+	Image string `json:"image,omitempty"`
+	Title string `json:"title,omitempty"`
+	// DirtyTree is the tree of the user's uncommitted work, to become the first
+	// commit of the environment; empty for none.
+	DirtyTree string `json:"dirty_tree,omitempty"`
+}
+
+// Created is the answer to Create and Fork.
+type Created struct {
+	Name      string `json:"name"`
+	Branch    string `json:"branch"`
+	Commit    string `json:"commit"`
+	Base      string `json:"base"`
+	Workspace string `json:"workspace"`
+	Image     string `json:"image"`
+}
+
+// Run asks for one exec. The answer stream carries stdout and stderr.
+type Run struct {
+	Caller Caller `json:"caller"`
+	Env    string `json:"env"`
+	// Args is the command; Display is how the record shows it when it differs
+	// from the quoted Args (a shell line).
+	Args    []string `json:"args"`
+	Display string   `json:"display,omitempty"`
+	// Message becomes the commit's subject; empty derives it from the command.
+	Message string        `json:"message,omitempty"`
+	Workdir string        `json:"workdir,omitempty"`
+	Vars    []string      `json:"vars,omitempty"`
+	Timeout time.Duration `json:"timeout,omitempty"`
+	TTY     bool          `json:"tty,omitempty"`
+	Width   uint16        `json:"width,omitempty"`
+	Height  uint16        `json:"height,omitempty"`
+	// Stdin says that the client will send its standard input.
+	Stdin bool `json:"stdin,omitempty"`
+	// Shell marks an interactive shell: when Args is empty the container's best
+	// shell is taken.
+	Shell bool `json:"shell,omitempty"`
+}
+
+// Ran is the answer to Run, after the commit and the record.
+type Ran struct {
+	Exec string `json:"exec"`
+	// Exit is the code for the client to exit with: the command's own, 128+n for
+	// signal n, 124 on timeout, 126, 127.
+	Exit     int           `json:"exit"`
+	Signal   string        `json:"signal,omitempty"`
+	TimedOut bool          `json:"timed_out,omitempty"`
+	Commit   string        `json:"commit,omitempty"` // empty when nothing changed
+	Changed  int           `json:"changed"`
+	Duration time.Duration `json:"duration"`
+	Warnings []string      `json:"warnings,omitempty"`
+}
+
+// Fork asks for a copy of an environment.
+type Fork struct {
+	Caller Caller `json:"caller"`
+	Env    string `json:"env"`
+	Name   string `json:"name,omitempty"`
+	Title  string `json:"title,omitempty"`
+}
+
+// Delete asks for the end of an environment.
+type Delete struct {
+	Caller Caller `json:"caller"`
+	Env    string `json:"env"`
+	Force  bool   `json:"force,omitempty"`
+	// Into is the commit that must contain the environment's tip unless Force:
+	// the caller's HEAD.
+	Into string `json:"into,omitempty"`
+}
+
+// Deleted says what went.
+type Deleted struct {
+	Name string `json:"name"`
+	Tip  string `json:"tip"`
+	// Destroyed names what was not merged, committed or finished (force only).
+	Destroyed []string `json:"destroyed,omitempty"`
+}
+
+// Path asks for the mounted workspace.
+type Path struct {
+	Caller Caller `json:"caller"`
+	Env    string `json:"env"`
+}
+
+// PathAnswer is the answer to Path.
+type PathAnswer struct {
+	Path string `json:"path"`
+}
+
+// Commit asks to commit what is uncommitted in the workspace, outside any exec:
+// before merge, apply, diff and fork.
+type Commit struct {
+	Caller  Caller `json:"caller"`
+	Env     string `json:"env"`
+	Message string `json:"message,omitempty"`
+}
+
+// Committed is the answer to Commit.
+type Committed struct {
+	Tip      string   `json:"tip"`
+	Commit   string   `json:"commit,omitempty"`
+	Changed  int      `json:"changed"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Status asks for what only the daemon knows of an environment.
+type Status struct {
+	Env string `json:"env"`
+}
+
+// Live is the answer to Status.
+type Live struct {
+	Mounted   bool     `json:"mounted"`
+	Container bool     `json:"container"`
+	Execs     []string `json:"execs,omitempty"` // running execs, as "<id> <command>"
+	Dirty     []string `json:"dirty,omitempty"` // uncommitted paths, at most 1,000
+}
+
+// DaemonStatus is the answer to daemon.status.
+type DaemonStatus struct {
+	Pid        int       `json:"pid"`
+	Version    string    `json:"version"`
+	Started    time.Time `json:"started"`
+	Envs       int       `json:"environments"`
+	Mounts     int       `json:"mounts"`
+	Execs      int       `json:"execs"`
+	FilePid    int       `json:"file_server_pid,omitempty"`
+	Containerd string    `json:"containerd,omitempty"`
+}
+
+// DaemonStop asks the daemon to leave: it suspends every environment first.
+type DaemonStop struct {
+	// Force stops running execs too; without it a busy daemon refuses.
+	Force bool `json:"force,omitempty"`
+}

@@ -1,0 +1,121 @@
+package environment
+
+import (
+	"context"
+	"slices"
+
+	"github.com/git-env/git-env/environment/api"
+	"github.com/git-env/git-env/fusefs"
+)
+
+// maxDirtyPaths bounds how many uncommitted paths a status names.
+const maxDirtyPaths = 1000
+
+// Path mounts the workspace and returns where.
+func (e *Engine) Path(ctx context.Context, p api.Path, _ Reporter) (*api.PathAnswer, error) {
+	v, err := e.env(p.Env)
+	if err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	defer v.touch()
+	if err := v.mount(ctx); err != nil {
+		return nil, err
+	}
+	if err := v.ensureIndex(ctx); err != nil {
+		return nil, err
+	}
+	return &api.PathAnswer{Path: v.st.Workspace}, nil
+}
+
+// Commit commits what is uncommitted in a workspace. A workspace that is not
+// mounted and has nothing uncommitted is not touched.
+func (e *Engine) Commit(ctx context.Context, p api.Commit) (*api.Committed, error) {
+	v, err := e.env(p.Env)
+	if err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	defer v.touch()
+	if !v.mounted {
+		dirty, err := v.dirtyOffline()
+		if err != nil {
+			return nil, err
+		}
+		if !dirty {
+			tip, err := e.store.Tip(ctx, p.Env)
+			return &api.Committed{Tip: tip}, err
+		}
+		if err := v.mount(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := v.flushPending(ctx); err != nil {
+		return nil, err
+	}
+	msg := p.Message
+	if msg == "" {
+		msg = "Uncommitted work in the workspace"
+	}
+	res, err := v.commit(ctx, commitRequest{caller: p.Caller, message: msg})
+	if err != nil {
+		return nil, err
+	}
+	return &api.Committed{Tip: res.tip, Commit: res.commit, Changed: res.changed, Warnings: res.warnings}, nil
+}
+
+// Status tells what only the daemon knows; it changes nothing.
+func (e *Engine) Status(ctx context.Context, p api.Status) (*api.Live, error) {
+	v, err := e.env(p.Env)
+	if err != nil {
+		return nil, err
+	}
+	live := &api.Live{}
+	v.use_.Lock()
+	live.Mounted = v.use_.mounted
+	for id, r := range v.use_.execs {
+		live.Execs = append(live.Execs, id+" "+r.display)
+	}
+	v.use_.Unlock()
+	slices.Sort(live.Execs)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	live.Container = v.ctr != nil
+	dirty, held, err := v.uncommitted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	live.Dirty = uniq(append(dirty, held...))
+	live.Dirty = live.Dirty[:min(len(live.Dirty), maxDirtyPaths)]
+	return live, nil
+}
+
+// uncommitted lists what a commit would take now, and what it would hold back.
+// v.mu is held; a workspace that is not mounted is read from its layers.
+func (v *Env) uncommitted(ctx context.Context) (paths, held []string, err error) {
+	left, err := v.loadSkipped()
+	if err != nil {
+		return nil, nil, err
+	}
+	if !v.mounted {
+		_, paths, err := fusefs.OfflineDirty(v.e.layerDir(), v.st.Layers, maxDirtyPaths)
+		return paths, left.Held, err
+	}
+	sc, err := newScratch(v.e.tmpDir(), v.e.store.Git, v)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer sc.close()
+	set, err := v.changes(ctx, sc, left)
+	if err != nil {
+		return nil, nil, err
+	}
+	return set.paths(), set.held, nil
+}
+
+func (v *Env) dirtyOffline() (bool, error) {
+	n, _, err := fusefs.OfflineDirty(v.e.layerDir(), v.st.Layers, maxDirtyPaths)
+	return n > 0, err
+}

@@ -1,0 +1,405 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/git-env/git-env/environment/api"
+	"github.com/git-env/git-env/fusefs"
+	"github.com/git-env/git-env/internal/durable"
+	"github.com/git-env/git-env/internal/gitcmd"
+	"github.com/git-env/git-env/internal/objects"
+	"github.com/git-env/git-env/notes"
+)
+
+// casTries bounds how often a commit is rebuilt because a ref moved meanwhile.
+const casTries = 50
+
+// commitRequest says what is to be committed and recorded.
+type commitRequest struct {
+	caller  api.Caller
+	message string
+	record  *notes.Record // nil: no exec, only what is dirty
+	output  *recorder     // the exec's output
+}
+
+// commitResult says what became of it.
+type commitResult struct {
+	tip      string // the branch after it
+	commit   string // empty when nothing changed
+	parent   string // what the branch was at
+	changed  int
+	warnings []string
+}
+
+// skipped is skipped.json: what earlier commits left in the workspace, to be
+// looked at again when the rules or the limits change.
+type skipped struct {
+	Ignored []string `json:"ignored,omitempty"`
+	Held    []string `json:"held,omitempty"`
+}
+
+// commit commits what git would commit of the workspace and records an exec, all
+// in one transaction of the refs. v.mu is held and the workspace mounted.
+func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, error) {
+	sc, err := newScratch(v.e.tmpDir(), v.e.store.Git, v)
+	if err != nil {
+		return nil, fmt.Errorf("cannot commit: %w", err)
+	}
+	defer sc.close()
+	left, err := v.loadSkipped()
+	if err != nil {
+		return nil, err
+	}
+	set, err := v.changes(ctx, sc, left)
+	if err != nil {
+		return nil, fmt.Errorf("cannot commit: %w", err)
+	}
+	if set.empty() && req.record == nil && len(set.held) == 0 {
+		tip, err := v.e.store.Tip(ctx, v.st.Name)
+		if err != nil {
+			return nil, err
+		}
+		return &commitResult{tip: tip}, v.settle(ctx, set, left, tip)
+	}
+	edits, err := v.store(ctx, sc, set)
+	if err != nil {
+		return nil, fmt.Errorf("cannot commit: %w", err)
+	}
+	res, err := v.transact(ctx, req, edits)
+	if err != nil {
+		return nil, fmt.Errorf("cannot commit: %w", err)
+	}
+	res.warnings = set.warn
+	if res.commit != "" {
+		v.updateIndexes(ctx, res.parent, res.commit)
+	}
+	return res, v.settle(ctx, set, left, res.tip)
+}
+
+// changes finds what is to be committed, looking again at what was left out when
+// the rules for it change with this very commit.
+func (v *Env) changes(ctx context.Context, sc *scratch, left skipped) (*changeSet, error) {
+	tip, err := v.e.store.Tip(ctx, v.st.Name)
+	if err != nil {
+		return nil, err
+	}
+	c, err := v.e.store.Reader.Commit(ctx, tip)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := v.settings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	collect := func(again []string) (*changeSet, error) {
+		col := &collector{view: v, scratch: sc, reader: v.e.store.Reader, maxSize: settings.MaxFileSize}
+		return col.collect(ctx, c.Tree, again)
+	}
+	set, err := collect(left.Held)
+	if err != nil || !set.rulesChanged() || len(left.Ignored) == 0 {
+		return set, err
+	}
+	return collect(append(append([]string{}, left.Held...), left.Ignored...))
+}
+
+// settings are read when they are needed: they are cheap beside a commit, and a
+// user who changes one expects it to count at once.
+func (v *Env) settings(ctx context.Context) (Settings, error) {
+	return v.e.store.readSettings(ctx, v.st.Base)
+}
+
+// store writes the blobs of a change set and returns the edits of the tree.
+func (v *Env) store(ctx context.Context, sc *scratch, set *changeSet) ([]objects.Edit, error) {
+	edits := make([]objects.Edit, 0, len(set.files)+len(set.deleted))
+	for _, p := range set.deleted {
+		edits = append(edits, objects.Edit{Path: p})
+	}
+	att, err := v.attributes(ctx, sc, set)
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range set.files {
+		a := attrs{}
+		if att != nil {
+			a = att[i]
+		}
+		id, err := v.blob(ctx, sc, f, a)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // deleted since: still dirty, for the next commit
+		}
+		if err != nil {
+			return nil, fmt.Errorf("'%s': %w", f.path, err)
+		}
+		edits = append(edits, objects.Edit{Path: f.path, Mode: gitMode(f.ent), ID: id})
+	}
+	return edits, nil
+}
+
+func (v *Env) attributes(ctx context.Context, sc *scratch, set *changeSet) ([]attrs, error) {
+	if len(set.files) == 0 {
+		return nil, nil
+	}
+	paths := make([]string, len(set.files))
+	dirs := make([]string, len(set.files))
+	for i, f := range set.files {
+		paths[i], dirs[i] = f.path, parentOf(f.path)
+	}
+	if err := sc.load(ctx, dirs); err != nil {
+		return nil, err
+	}
+	global, err := v.e.conversions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return sc.attributesOf(ctx, paths, global)
+}
+
+// conversions says whether the user's configuration converts content without any
+// attribute in the tree.
+func (e *Engine) conversions(ctx context.Context) (bool, error) {
+	if _, err := os.Stat(filepath.Join(e.store.Repo.CommonDir, "info", "attributes")); err == nil {
+		return true, nil
+	}
+	kvs, err := listConfig(ctx, e.store.Git, "config", "-z", "--get-regexp", `^core\.(autocrlf|attributesfile)$`)
+	if err != nil {
+		return false, err
+	}
+	for _, kv := range kvs {
+		if kv[0] == "core.attributesfile" || strings.EqualFold(kv[1], "true") || strings.EqualFold(kv[1], "input") {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func gitMode(e fusefs.DirtyEntry) objects.Mode {
+	switch {
+	case e.Kind == fusefs.Symlink:
+		return objects.ModeSymlink
+	case e.Exec:
+		return objects.ModeExec
+	}
+	return objects.ModeFile
+}
+
+// blob stores a file's content as git would and returns its id.
+func (v *Env) blob(ctx context.Context, sc *scratch, f changedFile, a attrs) (string, error) {
+	switch {
+	case f.ent.Blob != "":
+		return f.ent.Blob, nil
+	case f.ent.Kind == fusefs.Symlink:
+		return v.e.writer.Write(objects.KindBlob, []byte(f.ent.Target))
+	case f.ent.Data == "":
+		return v.e.writer.Write(objects.KindBlob, nil)
+	}
+	converts := !a.plain()
+	if converts && a.lineEndsOnly() {
+		crlf, err := hasCRLF(f.ent.Data)
+		if err != nil {
+			return "", err
+		}
+		converts = crlf
+	}
+	if converts {
+		return sc.clean(ctx, f.path, f.ent.Data)
+	}
+	return v.e.storeFile(f.ent.Data)
+}
+
+// storeFile writes a file as a blob. The file may grow or shrink meanwhile: what
+// is stored is then some state of it, and it is dirty again for the next commit.
+func (e *Engine) storeFile(name string) (string, error) {
+	const tries = 5
+	var err error
+	for range tries {
+		var id string
+		if id, err = e.storeOnce(name); err == nil {
+			return id, nil
+		}
+		if !errors.Is(err, io.ErrUnexpectedEOF) {
+			return "", err
+		}
+	}
+	return "", fmt.Errorf("it changes all the time: %w", err)
+}
+
+func (e *Engine) storeOnce(name string) (string, error) {
+	f, err := openData(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	return e.writer.Blob(io.LimitReader(f, fi.Size()), fi.Size())
+}
+
+// transact moves the branch, the record and the output in one transaction,
+// anew from the present tips whenever one of them moved.
+func (v *Env) transact(ctx context.Context, req commitRequest, edits []objects.Edit) (*commitResult, error) {
+	var ident *identity
+	for range casTries {
+		refs, err := v.e.store.Git.ResolveRefs(ctx, v.st.Branch(), OutputRef(v.st.Name))
+		if err != nil {
+			return nil, err
+		}
+		tip, ok := refs[v.st.Branch()]
+		if !ok {
+			return nil, v.e.store.damaged(v.st.Name, errors.New("its branch "+v.st.Branch()+" is gone"))
+		}
+		res := &commitResult{tip: tip, parent: tip}
+		var ups []gitcmd.RefUpdate
+		if len(edits) > 0 {
+			if ident == nil {
+				if ident, err = v.e.identity(ctx, req.caller); err != nil {
+					return nil, err
+				}
+			}
+			if ups, err = v.buildCommit(ctx, req, res, ident, edits); err != nil {
+				return nil, err
+			}
+		}
+		if req.record != nil {
+			more, err := v.buildRecord(ctx, req, res, refs[OutputRef(v.st.Name)])
+			if err != nil {
+				return nil, err
+			}
+			ups = append(ups, more...)
+		}
+		if len(ups) == 0 {
+			return res, nil
+		}
+		if err := v.e.writer.Sync(); err != nil {
+			return nil, err
+		}
+		err = v.e.store.Git.UpdateRefs(ctx, "git env: "+subject(req.message), ups...)
+		if err == nil {
+			return res, nil
+		}
+		if !errors.Is(err, gitcmd.ErrRefChanged) {
+			return nil, err
+		}
+	}
+	return nil, Errorf(ExitBusy, "the refs of environment '%s' keep moving", v.st.Name).WithHint("try again")
+}
+
+// buildCommit writes tree and commit on top of res.tip; no update when the tree
+// stays what it was.
+func (v *Env) buildCommit(ctx context.Context, req commitRequest, res *commitResult, ident *identity, edits []objects.Edit) ([]gitcmd.RefUpdate, error) {
+	parent, err := v.e.store.Reader.Commit(ctx, res.tip)
+	if err != nil {
+		return nil, err
+	}
+	tree, err := objects.EditTree(ctx, v.e.store.Reader, v.e.writer, parent.Tree, edits)
+	if err != nil || tree == parent.Tree {
+		return nil, err
+	}
+	if res.changed, err = countChanged(ctx, v.e.store.Reader, parent.Tree, tree); err != nil {
+		return nil, err
+	}
+	id, err := v.e.writer.Commit(&objects.Commit{
+		Tree: tree, Parents: []string{res.tip},
+		Author: ident.author, Committer: ident.committer, Message: cleanMessage(req.message),
+	})
+	if err != nil {
+		return nil, err
+	}
+	up := gitcmd.RefUpdate{Ref: v.st.Branch(), New: id, Old: res.tip}
+	res.tip, res.commit = id, id
+	return []gitcmd.RefUpdate{up}, nil
+}
+
+// buildRecord writes the note and the output for the commit that the exec made
+// or ran on.
+func (v *Env) buildRecord(ctx context.Context, req commitRequest, res *commitResult, outputs string) ([]gitcmd.RefUpdate, error) {
+	var ups []gitcmd.RefUpdate
+	rec := *req.record
+	rec.Changed = res.changed
+	if req.output != nil {
+		blob, err := req.output.store(v.e.writer)
+		if err != nil {
+			return nil, err
+		}
+		rec.OutputBytes, rec.OutputID, rec.Excerpt = req.output.bytes(), blob, req.output.excerpt()
+		if rec.OutputBytes > 0 {
+			root := outputs
+			if root == "" {
+				root = objects.EmptyTree(v.e.store.Repo.ObjectFormat)
+			}
+			tree, err := objects.EditTree(ctx, v.e.store.Reader, v.e.writer, root, []objects.Edit{{Path: rec.ID, Mode: objects.ModeFile, ID: blob}})
+			if err != nil {
+				return nil, err
+			}
+			ups = append(ups, gitcmd.RefUpdate{Ref: OutputRef(v.st.Name), New: tree, Old: outputs})
+		}
+	}
+	note, err := v.e.execs.Prepare(ctx, map[string][]byte{res.tip: rec.Encode()})
+	if err != nil {
+		return nil, err
+	}
+	return append(ups, note), nil
+}
+
+// settle tells the file server what is committed now and remembers what was left
+// out.
+func (v *Env) settle(ctx context.Context, set *changeSet, left skipped, tip string) error {
+	if err := v.files.Mark(ctx, v.st.ID, set.seq, tip); err != nil {
+		// It stays dirty and is looked at again: nothing is lost.
+		v.e.log.Warn("cannot mark as committed", "env", v.st.Name, "err", err)
+		return nil
+	}
+	now := skipped{Ignored: uniq(append(append([]string{}, left.Ignored...), set.ignored...)), Held: set.held}
+	if set.rulesChanged() {
+		now.Ignored = set.ignored
+	}
+	if equalSkipped(now, left) {
+		return nil
+	}
+	return durable.WriteJSON(filepath.Join(v.dir(), "skipped.json"), now, 0o600)
+}
+
+func (v *Env) loadSkipped() (skipped, error) {
+	var s skipped
+	err := durable.ReadJSON(filepath.Join(v.dir(), "skipped.json"), &s)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return s, err
+}
+
+// stat, dirty, list and content make an Env the view a collector works on.
+
+func (v *Env) stat(ctx context.Context, paths []string) ([]fusefs.DirtyEntry, error) {
+	return v.files.Stat(ctx, v.st.ID, paths)
+}
+
+func (v *Env) dirty(ctx context.Context, dirs []string) (fusefs.Dirty, error) {
+	return v.files.Dirty(ctx, v.st.ID, dirs)
+}
+
+func (v *Env) list(ctx context.Context, dirs []string) ([][]fusefs.DirtyEntry, error) {
+	return v.files.List(ctx, v.st.ID, dirs)
+}
+
+func (v *Env) content(ctx context.Context, e fusefs.DirtyEntry, limit int64) ([]byte, error) {
+	if e.Size > limit {
+		return nil, fmt.Errorf("it has %d bytes, more than the %d that are looked at", e.Size, limit)
+	}
+	if e.Blob != "" {
+		return v.e.store.Reader.Bytes(ctx, e.Blob, limit)
+	}
+	f, err := openData(e.Data)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, limit))
+}

@@ -1,0 +1,161 @@
+package environment
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/git-env/git-env/environment/api"
+	"github.com/git-env/git-env/internal/objects"
+)
+
+// identity is who a commit is by, as git writes it.
+type identity struct{ author, committer string }
+
+// identity asks git who the caller is. Someone who never told git gets a plain
+// identity rather than a lost commit.
+func (e *Engine) identity(ctx context.Context, c api.Caller) (*identity, error) {
+	g := e.store.Git.WithEnv(c.Environ...)
+	var id identity
+	for name, dst := range map[string]*string{"GIT_AUTHOR_IDENT": &id.author, "GIT_COMMITTER_IDENT": &id.committer} {
+		line, err := g.Line(ctx, "var", name)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil {
+			line = objects.Signature("git env", "git-env@localhost", now())
+		}
+		*dst = line
+	}
+	return &id, nil
+}
+
+// cleanMessage makes a commit message end in one newline, as git does.
+func cleanMessage(m string) string {
+	m = strings.ToValidUTF8(strings.TrimSpace(strings.ReplaceAll(m, "\x00", "")), "\uFFFD")
+	if m == "" {
+		m = "Changes"
+	}
+	return m + "\n"
+}
+
+// subject is the first line of a message, cut to what fits a log line.
+func subject(m string) string {
+	const limit = 72
+	m, _, _ = strings.Cut(strings.TrimSpace(m), "\n")
+	if utf8.RuneCountInString(m) > limit {
+		m = string([]rune(m)[:limit-1]) + "…"
+	}
+	return m
+}
+
+// hasCRLF says whether a file has a line that ends in CRLF.
+func hasCRLF(name string) (bool, error) {
+	f, err := openData(name)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	r := bufio.NewReaderSize(f, 64<<10)
+	for {
+		line, err := r.ReadSlice('\n')
+		if n := len(line); n > 1 && line[n-1] == '\n' && line[n-2] == '\r' {
+			return true, nil
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			if line[len(line)-1] == '\r' {
+				return true, nil // perhaps; git decides
+			}
+			continue
+		}
+		if errors.Is(err, io.EOF) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+}
+
+// countChanged counts the paths in which two trees differ, in time that depends
+// on the difference alone.
+func countChanged(ctx context.Context, r *objects.Reader, a, b string) (int, error) {
+	if a == b {
+		return 0, nil
+	}
+	ea, err := treeOrEmpty(ctx, r, a)
+	if err != nil {
+		return 0, err
+	}
+	eb, err := treeOrEmpty(ctx, r, b)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for name, x := range ea {
+		y := eb[name]
+		if x == y {
+			continue
+		}
+		d, err := differ(ctx, r, x, y)
+		if err != nil {
+			return 0, err
+		}
+		n += d
+	}
+	for name, y := range eb {
+		if _, both := ea[name]; both {
+			continue
+		}
+		d, err := differ(ctx, r, objects.TreeEntry{}, y)
+		if err != nil {
+			return 0, err
+		}
+		n += d
+	}
+	return n, nil
+}
+
+// differ counts the paths in which two entries of one name differ.
+func differ(ctx context.Context, r *objects.Reader, x, y objects.TreeEntry) (int, error) {
+	sub := func(e objects.TreeEntry) string {
+		if e.Mode == objects.ModeTree {
+			return e.ID
+		}
+		return ""
+	}
+	leaf := func(e objects.TreeEntry) bool { return e.ID != "" && e.Mode != objects.ModeTree }
+	n := 0
+	if leaf(x) || leaf(y) {
+		n = 1
+	}
+	if sub(x) == "" && sub(y) == "" {
+		return n, nil
+	}
+	d, err := countChanged(ctx, r, sub(x), sub(y))
+	return n + d, err
+}
+
+func treeOrEmpty(ctx context.Context, r *objects.Reader, id string) (map[string]objects.TreeEntry, error) {
+	m := map[string]objects.TreeEntry{}
+	if id == "" {
+		return m, nil
+	}
+	list, err := r.Tree(ctx, id)
+	for _, e := range list {
+		m[e.Name] = e
+	}
+	return m, err
+}
+
+func equalSkipped(a, b skipped) bool {
+	return slices.Equal(a.Ignored, b.Ignored) && slices.Equal(a.Held, b.Held)
+}
+
+// discard removes a file that no longer matters; one that is gone is fine.
+func discard(name string) { _ = os.Remove(name) }

@@ -1,0 +1,159 @@
+package environment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/git-env/git-env/internal/gitcmd"
+	"github.com/git-env/git-env/internal/objects"
+)
+
+// Defaults of the settings.
+const (
+	defaultImage       = "host"
+	defaultWorkdir     = "/workspace"
+	defaultMaxFileSize = 100 << 20
+	defaultIdle        = 10 * time.Minute
+)
+
+// Settings is what .gitenv and git config say, the latter winning.
+type Settings struct {
+	Image        string
+	Workdir      string
+	Vars         []string // K=V
+	MaxFileSize  int64    // bytes; a larger file is kept in the workspace, not committed
+	WorkspaceDir string
+	Containerd   string // socket of an existing containerd; "" runs a private one
+	Idle         time.Duration
+	// Unsupported names keys of .gitenv that this version does not act on.
+	Unsupported []string
+}
+
+// readSettings reads the settings that hold for an environment started from
+// commit ("" reads git config alone).
+func (s *Store) readSettings(ctx context.Context, commit string) (Settings, error) {
+	set := Settings{Image: defaultImage, Workdir: defaultWorkdir, MaxFileSize: defaultMaxFileSize, Idle: defaultIdle}
+	if commit != "" {
+		e, err := s.Reader.Path(ctx, commit, ".gitenv")
+		switch {
+		case err == nil && (e.Mode == 0o100644 || e.Mode == 0o100755):
+			kvs, err := listConfig(ctx, s.Git, "config", "-z", "--no-includes", "--blob", e.ID, "--list")
+			if err != nil {
+				return set, Errorf(ExitUsage, ".gitenv of %.12s: %w", commit, err)
+			}
+			if err := set.apply(kvs, ".gitenv", true); err != nil {
+				return set, err
+			}
+		case err != nil && !errors.Is(err, objects.ErrNotFound):
+			return set, err
+		}
+	}
+	kvs, err := listConfig(ctx, s.Git, "config", "-z", "--get-regexp", `^env\.`)
+	if err != nil {
+		return set, err
+	}
+	return set, set.apply(kvs, "git config", false)
+}
+
+// listConfig runs a git config listing and splits it; no match is no entry.
+func listConfig(ctx context.Context, g *gitcmd.Git, args ...string) ([][2]string, error) {
+	out, err := g.Output(ctx, nil, args...)
+	var ge *gitcmd.Error
+	if errors.As(err, &ge) && ge.ExitCode == 1 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var kvs [][2]string
+	for item := range bytes.SplitSeq(bytes.TrimSuffix(out, []byte{0}), []byte{0}) {
+		k, v, _ := strings.Cut(string(item), "\n")
+		if k != "" {
+			kvs = append(kvs, [2]string{k, v})
+		}
+	}
+	return kvs, nil
+}
+
+// apply takes over key-value pairs. A repository's file may not set what
+// concerns the host alone.
+func (set *Settings) apply(kvs [][2]string, origin string, fromTree bool) error {
+	for _, kv := range kvs {
+		key, val := kv[0], kv[1]
+		bad := func(err error) error {
+			return Errorf(ExitUsage, "%s: %s = %s: %w", origin, key, val, err)
+		}
+		switch key {
+		case "env.image":
+			set.Image = val
+		case "env.workdir":
+			if !filepath.IsAbs(val) {
+				return bad(errors.New("not an absolute path"))
+			}
+			set.Workdir = val
+		case "env.var":
+			if k, _, ok := strings.Cut(val, "="); !ok || k == "" {
+				return bad(errors.New("not NAME=value"))
+			}
+			set.Vars = append(set.Vars, val)
+		case "env.maxfilesize":
+			n, err := parseSize(val)
+			if err != nil {
+				return bad(err)
+			}
+			set.MaxFileSize = n
+		default:
+			if fromTree {
+				set.Unsupported = append(set.Unsupported, key)
+				continue
+			}
+			if err := set.applyHost(key, val); err != nil {
+				return bad(err)
+			}
+		}
+	}
+	return nil
+}
+
+func (set *Settings) applyHost(key, val string) error {
+	switch key {
+	case "env.workspacedir":
+		if !filepath.IsAbs(val) {
+			return errors.New("not an absolute path")
+		}
+		set.WorkspaceDir = val
+	case "env.containerd":
+		set.Containerd = strings.TrimPrefix(val, "unix://")
+	case "env.idletimeout":
+		d, err := time.ParseDuration(val)
+		if err != nil || d <= 0 {
+			return errors.New("not a duration such as 10m")
+		}
+		set.Idle = d
+	}
+	return nil
+}
+
+// parseSize reads a size in bytes with git's suffixes k, m and g.
+func parseSize(s string) (int64, error) {
+	mult := int64(1)
+	num := s
+	if n := len(s); n > 0 {
+		if i := slices.Index([]byte("kmg"), s[n-1]|0x20); i >= 0 {
+			mult = 1 << (10 * (i + 1))
+			num = s[:n-1]
+		}
+	}
+	v, err := strconv.ParseInt(num, 10, 64)
+	if err != nil || v <= 0 || v > (1<<62)/mult {
+		return 0, fmt.Errorf("not a size such as 100m")
+	}
+	return v * mult, nil
+}

@@ -1,0 +1,270 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/git-env/git-env/environment"
+	"github.com/git-env/git-env/environment/api"
+	"github.com/git-env/git-env/internal/version"
+	"github.com/git-env/git-env/internal/wire"
+)
+
+// requestTimeout bounds how long a client may take to say what it wants.
+const requestTimeout = 30 * time.Second
+
+type server struct {
+	engine  *environment.Engine
+	lock    io.Closer
+	l       *net.UnixListener
+	log     *slog.Logger
+	dir     string
+	started time.Time
+
+	quit     chan struct{}
+	quitOnce sync.Once
+	wg       sync.WaitGroup
+
+	mu     sync.Mutex
+	active int       // connections with a request under way, guarded by mu
+	last   time.Time // when active last became 0, guarded by mu
+}
+
+// serve accepts connections until ctx ends, a stop is asked for, or nothing has
+// needed the daemon for the engine's idle time.
+func (s *server) serve(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.last = time.Now()
+	go s.watchIdle(ctx)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-s.quit:
+		}
+		_ = s.l.Close()
+	}()
+	for {
+		c, err := s.l.Accept()
+		if err != nil {
+			break
+		}
+		s.wg.Add(1)
+		go func() {
+			defer s.wg.Done()
+			s.handle(ctx, c)
+		}()
+	}
+	cancel()
+	s.wg.Wait()
+}
+
+func (s *server) stop() { s.quitOnce.Do(func() { close(s.quit) }) }
+
+func (s *server) close() error {
+	_ = os.Remove(filepath.Join(s.dir, "daemon.sock"))
+	err := s.engine.Close()
+	return errors.Join(err, s.lock.Close())
+}
+
+// watchIdle suspends environments that nothing uses and ends the daemon when
+// none is left.
+func (s *server) watchIdle(ctx context.Context) {
+	idle := s.engine.IdleTimeout()
+	tick := time.NewTicker(max(idle/10, 50*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		left := s.engine.SuspendIdle(ctx, idle)
+		s.mu.Lock()
+		quiet := s.active == 0 && time.Since(s.last) > idle
+		s.mu.Unlock()
+		if quiet && left == 0 {
+			s.log.Info("idle, leaving")
+			s.stop()
+			return
+		}
+	}
+}
+
+func (s *server) begin() {
+	s.mu.Lock()
+	s.active++
+	s.mu.Unlock()
+}
+
+func (s *server) end() {
+	s.mu.Lock()
+	s.active--
+	s.last = time.Now()
+	s.mu.Unlock()
+}
+
+// handle serves one connection: hello, one request, its answer.
+func (s *server) handle(ctx context.Context, c net.Conn) {
+	conn := wire.New(c)
+	defer conn.Close()
+	s.begin()
+	defer s.end()
+	_ = c.SetReadDeadline(time.Now().Add(requestTimeout))
+	if err := conn.SendJSON(wire.Hello, wire.HelloMsg{Protocol: wire.Protocol, Version: version.String(), Pid: os.Getpid()}); err != nil {
+		return
+	}
+	if t, _, err := conn.Recv(); err != nil || t != wire.Hello {
+		return
+	}
+	t, data, err := conn.Recv()
+	if err != nil || t != wire.Request {
+		return
+	}
+	_ = c.SetReadDeadline(time.Time{})
+	var req wire.RequestMsg
+	if err := json.Unmarshal(data, &req); err != nil {
+		return
+	}
+	start := time.Now()
+	result, err := s.dispatch(ctx, conn, req)
+	s.log.Info("request", "method", req.Method, "ms", time.Since(start).Milliseconds(), "err", err)
+	if err != nil {
+		_ = conn.SendJSON(wire.Failure, wire.FailureMsg{Code: environment.ExitCode(err), Msg: err.Error(), Hint: environment.Hint(err)})
+		return
+	}
+	_ = conn.SendJSON(wire.Result, result)
+	if req.Method == api.MethodDaemonStop {
+		s.stop()
+	}
+}
+
+// decode reads the parameters of a request.
+func decode[T any](req wire.RequestMsg) (T, error) {
+	var p T
+	if err := json.Unmarshal(req.Params, &p); err != nil {
+		return p, environment.Errorf(environment.ExitUsage, "bad parameters of %s: %w", req.Method, err)
+	}
+	return p, nil
+}
+
+// call decodes the parameters, runs f and returns its answer.
+func call[P, R any](req wire.RequestMsg, f func(P) (R, error)) (any, error) {
+	p, err := decode[P](req)
+	if err != nil {
+		return nil, err
+	}
+	return f(p)
+}
+
+func (s *server) dispatch(ctx context.Context, conn *wire.Conn, req wire.RequestMsg) (any, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	rep := reporter{conn}
+	if req.Method == api.MethodRun {
+		p, err := decode[api.Run](req)
+		if err != nil {
+			return nil, err
+		}
+		return s.run(ctx, cancel, conn, p, rep)
+	}
+	go func() { // the client says nothing more; its end is a wish to cancel
+		_, _, _ = conn.Recv()
+		cancel()
+	}()
+	switch req.Method {
+	case api.MethodCreate:
+		return call(req, func(p api.Create) (*api.Created, error) { return s.engine.Create(ctx, p, rep) })
+	case api.MethodFork:
+		return call(req, func(p api.Fork) (*api.Created, error) { return s.engine.Fork(ctx, p, rep) })
+	case api.MethodDelete:
+		return call(req, func(p api.Delete) (*api.Deleted, error) { return s.engine.Delete(ctx, p) })
+	case api.MethodPath:
+		return call(req, func(p api.Path) (*api.PathAnswer, error) { return s.engine.Path(ctx, p, rep) })
+	case api.MethodCommit:
+		return call(req, func(p api.Commit) (*api.Committed, error) { return s.engine.Commit(ctx, p) })
+	case api.MethodStatus:
+		return call(req, func(p api.Status) (*api.Live, error) { return s.engine.Status(ctx, p) })
+	case api.MethodDaemonStatus:
+		st := s.engine.DaemonStatus(ctx)
+		st.Pid, st.Version, st.Started = os.Getpid(), version.String(), s.started
+		return st, nil
+	case api.MethodDaemonStop:
+		p, err := decode[api.DaemonStop](req)
+		if err != nil {
+			return nil, err
+		}
+		return struct{}{}, s.engine.Quiesce(ctx, p.Force)
+	}
+	return nil, environment.Errorf(environment.ExitUsage, "unknown method %q", req.Method)
+}
+
+// reporter passes what the engine reports on to the client.
+type reporter struct{ conn *wire.Conn }
+
+func (r reporter) Progress(phase string, done, total int64) {
+	_ = r.conn.SendJSON(wire.Progress, wire.ProgressMsg{Phase: phase, Done: done, Total: total})
+}
+
+func (r reporter) Warn(text string) { _ = r.conn.Send(wire.Warning, []byte(text)) }
+
+// run serves an exec: frames from the client become stdin, signals and sizes.
+func (s *server) run(ctx context.Context, cancel context.CancelFunc, conn *wire.Conn, p api.Run, rep reporter) (*api.Ran, error) {
+	st := environment.Streams{
+		Stdout:  conn.Writer(wire.Stdout),
+		Stderr:  conn.Writer(wire.Stderr),
+		Signals: make(chan string, 16),
+		Resizes: make(chan wire.ResizeMsg, 4),
+		Report:  rep,
+	}
+	q := newStdinQueue(conn)
+	if p.Stdin {
+		st.Stdin = q
+	}
+	defer q.close()
+	go func() {
+		defer cancel()
+		defer q.close()
+		receive(conn, q, st)
+	}()
+	return s.engine.Run(ctx, p, st)
+}
+
+// receive takes the client's frames until it goes away.
+func receive(conn *wire.Conn, stdin *stdinQueue, st environment.Streams) {
+	for {
+		t, data, err := conn.Recv()
+		if err != nil {
+			return
+		}
+		switch t {
+		case wire.Stdin:
+			if !stdin.put(data) {
+				return
+			}
+		case wire.StdinEOF:
+			stdin.close()
+		case wire.Signal:
+			select {
+			case st.Signals <- string(data):
+			default:
+			}
+		case wire.Resize:
+			var r wire.ResizeMsg
+			if json.Unmarshal(data, &r) == nil {
+				select {
+				case st.Resizes <- r:
+				default:
+				}
+			}
+		}
+	}
+}

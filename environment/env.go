@@ -1,0 +1,365 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/git-env/git-env/fusefs"
+	"github.com/git-env/git-env/internal/durable"
+	"github.com/git-env/git-env/runtime"
+)
+
+// Env is one environment in an Engine.
+type Env struct {
+	e *Engine
+
+	// mu is held while the environment is mounted, started, committed, forked or
+	// deleted; never while an exec runs.
+	mu      sync.Mutex
+	st      *State
+	files   *fusefs.Client    // the server that has the mount, guarded by mu
+	mounted bool              // guarded by mu
+	ctr     runtime.Container // guarded by mu; nil when stopped
+	pending []pendingCommit   // ended execs that are not committed yet, guarded by mu
+
+	use_ struct {
+		sync.Mutex
+		mounted bool
+		execs   map[string]*running
+		last    time.Time
+		done    *sync.Cond
+	}
+}
+
+// running is an exec under way.
+type running struct {
+	display string
+	cancel  context.CancelFunc
+}
+
+func newEnv(e *Engine, st *State) *Env {
+	v := &Env{e: e, st: st}
+	v.use_.execs = map[string]*running{}
+	v.use_.last = time.Now()
+	v.use_.done = sync.NewCond(&v.use_.Mutex)
+	return v
+}
+
+// use tells what is up, without waiting for mu.
+func (v *Env) use() (mounted bool, execs int) {
+	v.use_.Lock()
+	defer v.use_.Unlock()
+	return v.use_.mounted, len(v.use_.execs)
+}
+
+func (v *Env) begin(id string, r *running) {
+	v.use_.Lock()
+	v.use_.execs[id] = r
+	v.use_.Unlock()
+}
+
+func (v *Env) end(id string) {
+	v.use_.Lock()
+	delete(v.use_.execs, id)
+	v.use_.last = time.Now()
+	v.use_.done.Broadcast()
+	v.use_.Unlock()
+}
+
+func (v *Env) touch() {
+	v.use_.Lock()
+	v.use_.last = time.Now()
+	v.use_.Unlock()
+}
+
+// idleFor is how long nothing has used the environment; 0 while an exec runs.
+func (v *Env) idleFor() time.Duration {
+	v.use_.Lock()
+	defer v.use_.Unlock()
+	if len(v.use_.execs) > 0 {
+		return 0
+	}
+	return time.Since(v.use_.last)
+}
+
+func (v *Env) cancelExecs() {
+	v.use_.Lock()
+	defer v.use_.Unlock()
+	for _, r := range v.use_.execs {
+		r.cancel()
+	}
+}
+
+// waitExecs waits until no exec is running.
+func (v *Env) waitExecs(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() {
+		v.use_.Lock()
+		v.use_.done.Broadcast()
+		v.use_.Unlock()
+	})
+	defer stop()
+	v.use_.Lock()
+	defer v.use_.Unlock()
+	for len(v.use_.execs) > 0 && ctx.Err() == nil {
+		v.use_.done.Wait()
+	}
+	return ctx.Err()
+}
+
+func (v *Env) setMounted(m bool) {
+	v.mounted = m
+	v.use_.Lock()
+	v.use_.mounted = m
+	v.use_.Unlock()
+}
+
+// mount brings the workspace up; v.mu is held.
+func (v *Env) mount(ctx context.Context) error {
+	if v.st.Phase != PhaseReady {
+		return Errorf(ExitNoEnv, "environment '%s' was deleted", v.st.Name)
+	}
+	if v.mounted {
+		select {
+		case <-v.files.Done(): // its mounts went with it, and the container's view of them
+			v.setMounted(false)
+			if err := v.stopContainer(ctx); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+	fc, err := v.e.fileServer(ctx)
+	if err != nil {
+		return err
+	}
+	dir := v.st.Workspace
+	if err := fusefs.AbortStale(dir); err != nil {
+		return Errorf(ExitFailed, "cannot remove the stale mount at %s: %w", dir, err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return Errorf(ExitFailed, "cannot make the workspace's directory: %w", err)
+	}
+	err = fc.Mount(ctx, fusefs.MountSpec{
+		ID: v.st.ID, Dir: dir, Tree: v.st.Tree, Time: v.st.LowerTime,
+		Layers: v.st.Layers, DotGit: v.e.store.dotGit(v.st),
+		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
+	})
+	if err != nil {
+		_ = os.Remove(dir)
+		return mountError(dir, err)
+	}
+	v.files = fc
+	v.setMounted(true)
+	return v.recoverExecs(ctx)
+}
+
+// mountError names what the host lacks.
+func mountError(dir string, err error) error {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
+		return fuseMissing(err)
+	}
+	return Errorf(ExitFailed, "cannot mount the workspace at %s: %w", dir, err)
+}
+
+func fuseMissing(err error) error {
+	return (&Error{Code: ExitCapability, Msg: fmt.Sprintf("FUSE is not available: %v", err), Err: err}).
+		WithHint("it needs root and /dev/fuse: 'modprobe fuse', the package 'fuse3', or --device /dev/fuse for a container; 'git env doctor' checks everything")
+}
+
+// CheckHost says at once, before anything is made, what an environment could
+// not do without.
+func CheckHost() error {
+	if os.Geteuid() != 0 {
+		return Errorf(ExitCapability, "git env needs root to mount workspaces and run containers").WithHint("run it as root")
+	}
+	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return fuseMissing(err)
+	}
+	return f.Close()
+}
+
+// unmount takes the workspace down. Unless forced, a workspace that somebody on
+// the host has open stays.
+func (v *Env) unmount(ctx context.Context, force bool) error {
+	if !v.mounted {
+		return nil
+	}
+	if !force {
+		// Asked of the kernel first: it knows whether somebody is inside.
+		if busy, err := mountBusy(v.st.Workspace); err != nil || busy {
+			return err
+		}
+	}
+	if err := v.files.Unmount(ctx, v.st.ID); err != nil {
+		select {
+		case <-v.files.Done():
+		default:
+			return err
+		}
+	}
+	v.setMounted(false)
+	removeUpTo(v.st.Workspace, filepath.Join(DataHome(), "git-env"))
+	return nil
+}
+
+// mountBusy marks the mount as expired and asks whether it was in use since: the
+// kernel answers EBUSY when it is, and unmounts nothing the first time.
+func mountBusy(dir string) (bool, error) {
+	err := unix.Unmount(dir, unix.MNT_EXPIRE|unix.UMOUNT_NOFOLLOW)
+	switch {
+	case err == nil, errors.Is(err, unix.EAGAIN):
+		return false, nil
+	case errors.Is(err, unix.EBUSY):
+		return true, nil
+	case errors.Is(err, unix.EINVAL): // not a mount any more
+		return false, nil
+	}
+	return false, err
+}
+
+// removeUpTo removes empty directories from dir upwards, below top.
+func removeUpTo(dir, top string) {
+	for dir != top && strings.HasPrefix(dir, top+"/") {
+		if os.Remove(dir) != nil {
+			return
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// start brings the container up; v.mu is held and the workspace mounted.
+func (v *Env) start(ctx context.Context, rep Reporter) error {
+	if v.ctr != nil {
+		if v.ctr.Running(ctx) {
+			return nil
+		}
+		if err := v.stopContainer(ctx); err != nil {
+			return err
+		}
+	}
+	b, err := v.e.runtimeBackend(ctx)
+	if err != nil {
+		return err
+	}
+	img, err := b.Resolve(ctx, v.imageRef(), func(p runtime.Progress) { rep.Progress(p.Phase, p.Done, p.Total) })
+	if err != nil {
+		return imageError(v.st.Image.Ref, err)
+	}
+	// From here on a delete has a root filesystem to remove.
+	if err := v.writeFile("started", nil); err != nil {
+		return err
+	}
+	if err := b.CreateRootFS(ctx, v.st.RootFS, img); err != nil && !errors.Is(err, runtime.ErrExists) {
+		return capability(fmt.Errorf("cannot make the root filesystem: %w", err))
+	}
+	spec, err := v.spec(ctx, img)
+	if err != nil {
+		return err
+	}
+	v.ctr, err = b.Start(ctx, spec)
+	if err != nil {
+		return capability(fmt.Errorf("cannot start the container: %w", err))
+	}
+	return nil
+}
+
+// imageRef is what the environment's image resolved to, so that a tag that moved
+// does not change the environment.
+func (v *Env) imageRef() string {
+	im := v.st.Image
+	if im.Digest == "" || strings.Contains(im.Ref, "@") {
+		return im.Ref
+	}
+	name := im.Ref
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+		name = name[:i]
+	}
+	return name + "@" + im.Digest
+}
+
+func imageError(ref string, err error) error {
+	switch {
+	case errors.Is(err, runtime.ErrImageNotFound), errors.Is(err, runtime.ErrPlatform), errors.Is(err, runtime.ErrRegistry):
+		return &Error{Code: ExitFailed, Msg: err.Error(), Err: err}
+	case errors.Is(err, context.Canceled):
+		return err
+	}
+	return capability(fmt.Errorf("image %s: %w", ref, err))
+}
+
+// containerID is unique among repositories and re-creations of a name.
+func (v *Env) containerID() string { return "git-env-" + strings.ToLower(v.st.ID) }
+
+func (v *Env) spec(ctx context.Context, img runtime.Image) (runtime.Spec, error) {
+	set, err := v.e.store.readSettings(ctx, v.st.Base)
+	if err != nil {
+		return runtime.Spec{}, err
+	}
+	mounts, err := v.gitMounts(ctx)
+	if err != nil {
+		return runtime.Spec{}, err
+	}
+	return runtime.Spec{
+		ID: v.containerID(), RootFS: v.st.RootFS, Image: img,
+		Mounts:   append([]runtime.Mount{{Source: v.st.Workspace, Target: "/workspace"}}, mounts...),
+		Env:      append([]string{"GIT_ENV=" + v.st.Name}, set.Vars...),
+		Cwd:      set.Workdir,
+		Hostname: hostname(v.st.Name),
+		Labels:   map[string]string{repoLabel: v.e.store.Key(), "io.git-env.environment": v.st.Name},
+	}, nil
+}
+
+// hostname makes an environment's name fit for gethostname(2).
+func hostname(name string) string {
+	h := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, name)
+	return strings.Trim(h[:min(len(h), 63)], "-")
+}
+
+// stopContainer removes the container; its root filesystem stays.
+func (v *Env) stopContainer(ctx context.Context) error {
+	if v.ctr == nil {
+		return nil
+	}
+	b, err := v.e.runtimeBackend(ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.Remove(ctx, v.containerID()); err != nil {
+		return err
+	}
+	v.ctr = nil
+	return nil
+}
+
+// suspend stops the container and takes the workspace down, after committing
+// nothing: what is uncommitted is in the layers. v.mu is held.
+func (v *Env) suspend(ctx context.Context, force bool) error {
+	if err := v.stopContainer(ctx); err != nil {
+		return fmt.Errorf("environment '%s': %w", v.st.Name, err)
+	}
+	if err := v.unmount(ctx, force); err != nil {
+		return fmt.Errorf("environment '%s': %w", v.st.Name, err)
+	}
+	return nil
+}
+
+func (v *Env) dir() string { return v.e.store.EnvDir(v.st.Name) }
+
+func (v *Env) writeFile(name string, data []byte) error {
+	return durable.WriteFile(filepath.Join(v.dir(), name), data, 0o600)
+}

@@ -1,0 +1,289 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/git-env/git-env/environment/api"
+	"github.com/git-env/git-env/internal/durable"
+	"github.com/git-env/git-env/notes"
+	"github.com/git-env/git-env/runtime"
+)
+
+// now is the clock of records: milliseconds are what a note shows.
+func now() time.Time { return time.Now().UTC() }
+
+// grace is how long an exec whose caller went away has to end by itself after it
+// was hung up.
+const grace = 3 * time.Second
+
+// journal is exec-<id>.json: an exec under way. The next daemon records it as
+// interrupted when this one dies before it could.
+type journal struct {
+	Record notes.Record `json:"record"`
+	Caller api.Caller   `json:"caller"`
+	Msg    string       `json:"message"`
+}
+
+// Run runs one exec, commits what it changed and records it. It returns after
+// all that, also when ctx ends meanwhile: the exec is then ended first.
+func (e *Engine) Run(ctx context.Context, p api.Run, st Streams) (*api.Ran, error) {
+	if len(p.Args) == 0 && !p.Shell {
+		return nil, Errorf(ExitUsage, "no command given")
+	}
+	v, err := e.env(p.Env)
+	if err != nil {
+		return nil, err
+	}
+	x := &execution{v: v, p: p, st: st, out: &recorder{}}
+	if err := x.prepare(ctx); err != nil {
+		return nil, err
+	}
+	defer v.end(x.rec.ID)
+	defer x.cancel()
+	return x.run()
+}
+
+// execution is one exec from its start to its record.
+type execution struct {
+	v      *Env
+	p      api.Run
+	st     Streams
+	out    *recorder
+	rec    notes.Record
+	ctx    context.Context // ends when the caller goes away or the daemon stops
+	cancel context.CancelFunc
+	proc   runtime.Process
+}
+
+// prepare brings the environment up and starts the process.
+func (x *execution) prepare(ctx context.Context) error {
+	v := x.v
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err := v.mount(ctx); err != nil {
+		return err
+	}
+	if err := v.flushPending(ctx); err != nil {
+		return err
+	}
+	if err := v.start(ctx, x.st.Report); err != nil {
+		return err
+	}
+	x.rec = notes.Record{
+		ID: notes.NewID(now()), Env: v.st.Name, Command: x.display(),
+		Cwd: x.cwd(), Started: now(),
+	}
+	if err := x.writeJournal(); err != nil {
+		return fmt.Errorf("cannot note the start of the exec: %w", err)
+	}
+	x.ctx, x.cancel = context.WithCancel(ctx)
+	v.begin(x.rec.ID, &running{display: x.rec.Command, cancel: x.cancel})
+	return nil
+}
+
+func (x *execution) display() string {
+	switch {
+	case x.p.Display != "":
+		return x.p.Display
+	case len(x.p.Args) > 0:
+		return notes.Quote(x.p.Args)
+	}
+	return "shell"
+}
+
+// cwd resolves the working directory: relative to the workspace's mount point.
+func (x *execution) cwd() string {
+	const root = "/workspace"
+	switch d := x.p.Workdir; {
+	case d == "":
+		return root
+	case path.IsAbs(d):
+		return path.Clean(d)
+	default:
+		return path.Join(root, d)
+	}
+}
+
+func (x *execution) journalPath() string {
+	return filepath.Join(x.v.dir(), "exec-"+x.rec.ID+".json")
+}
+
+func (x *execution) writeJournal() error {
+	return durable.WriteJSON(x.journalPath(), journal{Record: x.rec, Caller: x.p.Caller, Msg: x.message()}, 0o600)
+}
+
+func (x *execution) message() string {
+	if x.p.Message != "" {
+		return x.p.Message
+	}
+	return subject(strings.ReplaceAll(x.rec.Command, "\n", " "))
+}
+
+// run starts the process, waits for its end and records it.
+func (x *execution) run() (*api.Ran, error) {
+	var startErr error
+	if x.proc, startErr = x.spawn(); startErr == nil {
+		x.rec.Outcome = x.wait()
+	} else {
+		code, text := startFailure(startErr)
+		if code == 0 {
+			discard(x.journalPath())
+			return nil, capability(fmt.Errorf("cannot start the command: %w", startErr))
+		}
+		x.rec.Outcome = notes.Outcome{Exit: code}
+		_, _ = x.out.tee(x.st.Stderr).Write([]byte("fatal: " + text + "\n"))
+	}
+	x.rec.Duration = time.Since(x.rec.Started)
+	return x.finish()
+}
+
+// startFailure maps a command that could not be started to the shell's codes;
+// 0 means that the failure was not the command's.
+func startFailure(err error) (int, string) {
+	switch {
+	case errors.Is(err, runtime.ErrCommandNotFound):
+		return ExitNotFound, err.Error()
+	case errors.Is(err, runtime.ErrNotExecutable):
+		return ExitNotExec, err.Error()
+	case errors.Is(err, runtime.ErrBadCwd):
+		return ExitNotExec, err.Error()
+	}
+	return 0, ""
+}
+
+// shells are tried in order for an interactive shell.
+const pickShell = `for s in /bin/bash /usr/bin/bash /bin/ash /bin/sh; do [ -x "$s" ] && exec "$s"; done; exec sh`
+
+func (x *execution) spawn() (runtime.Process, error) {
+	args := x.p.Args
+	if len(args) == 0 {
+		args = []string{"sh", "-c", pickShell}
+	}
+	env := append([]string{}, x.p.Vars...)
+	if x.p.TTY {
+		env = append([]string{"TERM=" + lookupEnv(x.p.Caller.Environ, "TERM", "xterm")}, env...)
+	}
+	x.v.mu.Lock()
+	ctr := x.v.ctr
+	x.v.mu.Unlock()
+	if ctr == nil {
+		return nil, errors.New("the container was stopped")
+	}
+	spec := runtime.ExecSpec{
+		ID: strings.ToLower(x.rec.ID), Args: args, Env: env, Cwd: x.rec.Cwd,
+		TTY: x.p.TTY, Width: x.p.Width, Height: x.p.Height,
+	}
+	streams := runtime.IO{Stdout: x.out.tee(x.st.Stdout), Stderr: x.out.tee(x.st.Stderr)}
+	if x.st.Stdin != nil {
+		streams.Stdin = x.st.Stdin
+	}
+	return ctr.Exec(context.WithoutCancel(x.ctx), spec, streams)
+}
+
+func lookupEnv(environ []string, name, def string) string {
+	for _, kv := range environ {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok && v != "" {
+			return v
+		}
+	}
+	return def
+}
+
+// wait passes signals and sizes on until the process ends, by itself, by its
+// time limit or because its caller went away.
+func (x *execution) wait() notes.Outcome {
+	defer x.proc.Close()
+	type ended struct {
+		exit runtime.Exit
+		err  error
+	}
+	done := make(chan ended, 1)
+	go func() {
+		exit, err := x.proc.Wait()
+		done <- ended{exit, err}
+	}()
+	var deadline, hangup <-chan time.Time
+	if x.p.Timeout > 0 {
+		t := time.NewTimer(x.p.Timeout)
+		defer t.Stop()
+		deadline = t.C
+	}
+	bg := context.WithoutCancel(x.ctx)
+	gone := x.ctx.Done()
+	timedOut := false
+	for {
+		select {
+		case d := <-done:
+			return outcome(d.exit, d.err, timedOut, x.p.Timeout)
+		case <-deadline:
+			timedOut = true
+			x.logErr("end the process tree", x.proc.KillTree(bg))
+		case <-gone:
+			gone = nil
+			x.logErr("hang up", x.proc.Signal(bg, syscall.SIGHUP))
+			t := time.NewTimer(grace)
+			defer t.Stop()
+			hangup = t.C
+		case <-hangup:
+			x.logErr("end the process tree", x.proc.KillTree(bg))
+		case s := <-x.st.Signals:
+			if sig := unix.SignalNum("SIG" + s); sig != 0 {
+				x.logErr("signal", x.proc.Signal(bg, sig))
+			}
+		case r := <-x.st.Resizes:
+			x.logErr("resize", x.proc.Resize(bg, r.Width, r.Height))
+		}
+	}
+}
+
+func (x *execution) logErr(what string, err error) {
+	if err != nil {
+		x.v.e.log.Warn("cannot "+what, "env", x.v.st.Name, "exec", x.rec.ID, "err", err)
+	}
+}
+
+func outcome(exit runtime.Exit, err error, timedOut bool, limit time.Duration) notes.Outcome {
+	switch {
+	case timedOut:
+		return notes.Outcome{Timeout: limit, Exit: ExitTimeout}
+	case err != nil:
+		return notes.Outcome{Interrupted: true, Exit: ExitOurs}
+	case exit.Signal != "":
+		return notes.Outcome{Signal: exit.Signal, Exit: exit.Code}
+	}
+	return notes.Outcome{Exit: exit.Code}
+}
+
+// finish commits and records, whatever became of the caller.
+func (x *execution) finish() (*api.Ran, error) {
+	v := x.v
+	ctx := context.WithoutCancel(x.ctx)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	req := commitRequest{caller: x.p.Caller, message: x.message(), record: &x.rec, output: x.out}
+	res, err := v.commit(ctx, req)
+	if err != nil {
+		// The next command tries again; should the daemon die first, the journal
+		// tells its successor how the exec ended.
+		v.pending = append(v.pending, pendingCommit{req, x.journalPath()})
+		x.logErr("keep the journal", x.writeJournal())
+		return nil, &Error{Code: ExitOurs, Err: err,
+			Msg:  fmt.Sprintf("the command ended (exit %d), but its work is not committed: %v", x.rec.Outcome.Exit, err),
+			Hint: "nothing is lost: it is in the workspace, and the next 'git env run' commits it"}
+	}
+	discard(x.journalPath())
+	return &api.Ran{
+		Exec: x.rec.ID, Exit: x.rec.Outcome.Exit, Signal: x.rec.Outcome.Signal,
+		TimedOut: x.rec.Outcome.Timeout > 0, Commit: res.commit, Changed: res.changed,
+		Duration: x.rec.Duration, Warnings: res.warnings,
+	}, nil
+}

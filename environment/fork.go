@@ -1,0 +1,193 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/git-env/git-env/environment/api"
+	"github.com/git-env/git-env/internal/durable"
+	"github.com/git-env/git-env/internal/gitcmd"
+	"github.com/git-env/git-env/notes"
+	"github.com/git-env/git-env/runtime"
+)
+
+func parseUnix(s string) (time.Time, error) {
+	sec, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("bad time %q: %w", s, err)
+	}
+	return time.Unix(sec, 0).UTC(), nil
+}
+
+// Fork makes a new environment that is what another is now: tracked, untracked
+// and ignored files, the container's root filesystem, the history. The layers
+// are shared, so the cost does not depend on their size. The source stays as it
+// is and usable.
+func (e *Engine) Fork(ctx context.Context, p api.Fork, rep Reporter) (*api.Created, error) {
+	src, err := e.env(p.Env)
+	if err != nil {
+		return nil, err
+	}
+	name, release, err := e.claimNew(ctx, p.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	st, extra, err := e.branchOff(ctx, src, name, p)
+	if err != nil {
+		return nil, err
+	}
+	forked, err := e.forkRootFS(ctx, src, st)
+	if err != nil {
+		return nil, err
+	}
+	err = e.bringIntoBeing(ctx, st, extra)
+	if err != nil {
+		if forked {
+			err = errors.Join(err, e.removeRootFS(context.WithoutCancel(ctx), st.RootFS))
+		}
+		return nil, err
+	}
+	if err := copySkipped(src.dir(), e.store.EnvDir(name)); err != nil {
+		e.log.Warn("cannot take over what was left out of commits", "env", name, "err", err)
+	}
+	return created(st), nil
+}
+
+// branchOff commits what is uncommitted in the source, freezes its workspace and
+// returns the state of the new environment on the frozen layers. src.mu is held.
+func (e *Engine) branchOff(ctx context.Context, src *Env, name string, p api.Fork) (*State, []gitcmd.RefUpdate, error) {
+	if err := src.mount(ctx); err != nil {
+		return nil, nil, err
+	}
+	if err := src.flushPending(ctx); err != nil {
+		return nil, nil, err
+	}
+	res, err := src.commit(ctx, commitRequest{caller: p.Caller, message: "Uncommitted work before a fork"})
+	if err != nil {
+		return nil, nil, err
+	}
+	set, err := e.store.readSettings(ctx, src.st.Base)
+	if err != nil {
+		return nil, nil, err
+	}
+	frozen := slices.Clone(src.st.Layers)
+	if err := src.freeze(ctx); err != nil {
+		return nil, nil, err
+	}
+	at := now()
+	st := *src.st
+	st.ID, st.Name, st.Title, st.Phase, st.Created = notes.NewID(at), name, p.Title, PhaseCreating, at
+	st.Parent, st.ParentID = src.st.Name, src.st.ID
+	st.Lineage = append(slices.Clone(src.st.Lineage), Ancestor{Name: src.st.Name, Until: at})
+	st.Base, st.First = res.tip, res.tip
+	st.Layers = append(frozen, notes.NewID(at))
+	st.RootFS = notes.NewID(at)
+	st.Worktree = e.store.freeWorktreeID(name)
+	st.Workspace = e.store.WorkspaceDir(name, set.WorkspaceDir, DataHome())
+	if st.Title == "" {
+		st.Title = src.st.Title
+	}
+	outputs, err := e.store.Git.ResolveRefs(ctx, OutputRef(src.st.Name))
+	if err != nil {
+		return nil, nil, err
+	}
+	var extra []gitcmd.RefUpdate
+	if id, ok := outputs[OutputRef(src.st.Name)]; ok {
+		old, err := e.store.Git.ResolveRefs(ctx, OutputRef(name))
+		if err != nil {
+			return nil, nil, err
+		}
+		if old[OutputRef(name)] == "" {
+			extra = append(extra, gitcmd.RefUpdate{Ref: OutputRef(name), New: id})
+		}
+	}
+	return &st, extra, nil
+}
+
+// freeze seals the writable layer and puts an empty one on top. The new layer is
+// named in env.json before anything can be written into it.
+func (v *Env) freeze(ctx context.Context) error {
+	next := *v.st
+	next.Layers = append(slices.Clone(v.st.Layers), notes.NewID(now()))
+	if err := v.e.store.save(&next); err != nil {
+		return err
+	}
+	if _, err := v.files.Freeze(ctx, v.st.ID, next.top()); err != nil {
+		// Still on the old top: go back to naming it as the writable one.
+		return errors.Join(fmt.Errorf("cannot freeze the workspace: %w", err), v.e.store.save(v.st))
+	}
+	v.st = &next
+	return nil
+}
+
+// forkRootFS branches the container's root filesystem off, if there is one yet.
+// An idle container is stopped for it, which makes the branch cost nothing;
+// beside a running exec what was written is copied.
+func (e *Engine) forkRootFS(ctx context.Context, src *Env, st *State) (bool, error) {
+	if src.ctr == nil && !src.hadContainer() {
+		return false, nil
+	}
+	b, err := e.runtimeBackend(ctx)
+	if err != nil {
+		return false, err
+	}
+	if _, execs := src.use(); execs == 0 {
+		if err := src.stopContainer(ctx); err != nil {
+			return false, err
+		}
+	}
+	img, err := b.Resolve(ctx, src.imageRef(), nil)
+	if err != nil {
+		return false, imageError(src.st.Image.Ref, err)
+	}
+	err = b.ForkRootFS(ctx, src.st.RootFS, st.RootFS, img)
+	if errors.Is(err, runtime.ErrNotFound) {
+		return false, nil // no exec has run there yet: the fork starts from the image too
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot fork the root filesystem: %w", err)
+	}
+	return true, nil
+}
+
+// hadContainer says whether a container ever ran, so that a root filesystem may
+// exist.
+func (v *Env) hadContainer() bool {
+	_, err := os.Stat(filepath.Join(v.dir(), "started"))
+	return err == nil
+}
+
+func (e *Engine) removeRootFS(ctx context.Context, id string) error {
+	b, err := e.runtimeBackend(ctx)
+	if err != nil {
+		return err
+	}
+	return b.RemoveRootFS(ctx, id)
+}
+
+// copySkipped takes over what commits of the source left in the workspace, which
+// is in the fork's workspace too, and that it has a root filesystem.
+func copySkipped(from, to string) error {
+	for _, name := range []string{"skipped.json", "started"} {
+		data, err := os.ReadFile(filepath.Join(from, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := durable.WriteFile(filepath.Join(to, name), data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,192 @@
+package environment
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/format/index"
+
+	"github.com/git-env/git-env/fusefs"
+	"github.com/git-env/git-env/internal/durable"
+	"github.com/git-env/git-env/internal/objects"
+)
+
+// The index of a fresh workspace is written with the very stat data that the
+// file server reports, so that the first `git status` need not read a single
+// file. It is made once per commit and shared by the environments that start
+// there.
+
+// indexPath is the host's index of the environment's worktree.
+func (v *Env) indexPath() string {
+	return filepath.Join(v.e.store.worktreeDir(v.st.Worktree), "index")
+}
+
+// ensureIndex makes the host's index when there is none. v.mu is held.
+func (v *Env) ensureIndex(ctx context.Context) error {
+	if _, err := os.Lstat(v.indexPath()); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	tip, err := v.e.store.Tip(ctx, v.st.Name)
+	if err != nil {
+		return err
+	}
+	cached := filepath.Join(v.e.store.Dir, "index", v.st.Tree+"-"+strconv.FormatInt(v.st.LowerTime.Unix(), 10))
+	if _, err := os.Stat(cached); errors.Is(err, fs.ErrNotExist) {
+		if err := v.e.buildIndex(ctx, v.st, cached); err != nil {
+			return err
+		}
+	}
+	if err := copyFile(cached, v.indexPath(), 0o644); err != nil {
+		return err
+	}
+	tree, err := v.e.treeOf(ctx, tip)
+	if err != nil || tree == v.st.Tree {
+		return err
+	}
+	// The workspace differs from its lower tree: git works the rest out.
+	_, err = v.gitIndex().Output(ctx, nil, "read-tree", "-m", tip)
+	return err
+}
+
+// buildIndex writes the index of st's lower tree to file.
+func (e *Engine) buildIndex(ctx context.Context, st *State, file string) error {
+	if err := durable.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	if e.store.Repo.ObjectFormat != objects.SHA1 {
+		// The encoder knows SHA-1 alone; git then reads files to fill in the rest.
+		_, err := e.store.Git.WithEnv("GIT_INDEX_FILE="+file).Output(ctx, nil, "read-tree", st.Tree)
+		return err
+	}
+	out, err := e.store.Git.Output(ctx, nil, "ls-tree", "-r", "-l", "-z", "--full-tree", st.Tree)
+	if err != nil {
+		return err
+	}
+	idx, err := freshIndex(out, st.LowerTime)
+	if err != nil {
+		return err
+	}
+	return durable.Write(file, 0o600, func(w io.Writer) error {
+		b := bufio.NewWriterSize(w, 1<<20)
+		if err := index.NewEncoder(b).Encode(idx); err != nil {
+			return err
+		}
+		return b.Flush()
+	})
+}
+
+// freshIndex turns `git ls-tree -r -l -z` into an index of untouched files.
+func freshIndex(listing []byte, at time.Time) (*index.Index, error) {
+	idx := &index.Index{Version: 2}
+	inos := map[string]uint64{"": fusefs.RootIno}
+	for item := range bytes.SplitSeq(bytes.TrimSuffix(listing, []byte{0}), []byte{0}) {
+		if len(item) == 0 {
+			continue
+		}
+		meta, name, ok := strings.Cut(string(item), "\t")
+		f := strings.Fields(meta)
+		if !ok || len(f) != 4 {
+			return nil, fmt.Errorf("git ls-tree: bad line %q", item)
+		}
+		mode, err := strconv.ParseUint(f[0], 8, 32)
+		if err != nil {
+			return nil, err
+		}
+		size, _ := strconv.ParseUint(f[3], 10, 64) // "-" for a submodule
+		id, err := hex.DecodeString(f[2])
+		if err != nil {
+			return nil, err
+		}
+		en := &index.Entry{Name: name, Mode: filemode.FileMode(mode), Size: uint32(size), CreatedAt: at, ModifiedAt: at,
+			UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
+			Inode: uint32(fusefs.LowerIno(dirIno(inos, parentOf(name)), path.Base(name)))}
+		copy(en.Hash[:], id)
+		idx.Entries = append(idx.Entries, en)
+	}
+	return idx, nil
+}
+
+func dirIno(known map[string]uint64, dir string) uint64 {
+	if ino, ok := known[dir]; ok {
+		return ino
+	}
+	ino := fusefs.LowerIno(dirIno(known, parentOf(dir)), path.Base(dir))
+	known[dir] = ino
+	return ino
+}
+
+// updateIndexes brings the host's index and the one inside up to the commit that
+// was just made on parent. They only save git work: a failure is logged, and
+// mended by building the index anew.
+func (v *Env) updateIndexes(ctx context.Context, parent, commit string) {
+	if _, err := os.Lstat(v.indexPath()); err != nil {
+		return // not made yet
+	}
+	if err := v.advanceIndex(ctx, parent, commit); err != nil {
+		v.e.log.Warn("cannot update the index", "env", v.st.Name, "err", err)
+		discard(v.indexPath())
+		if err := v.ensureIndex(ctx); err != nil {
+			v.e.log.Warn("cannot rebuild the index", "env", v.st.Name, "err", err)
+		}
+	}
+	if err := v.refreshInside(ctx); err != nil {
+		v.e.log.Warn("cannot update git inside", "env", v.st.Name, "err", err)
+	}
+}
+
+// advanceIndex applies the difference of two commits to the host's index.
+func (v *Env) advanceIndex(ctx context.Context, parent, commit string) error {
+	raw, err := v.e.store.Git.Output(ctx, nil, "diff-tree", "-r", "-z", "--no-renames", "--raw", "--no-abbrev", parent, commit)
+	if err != nil {
+		return err
+	}
+	var in bytes.Buffer
+	fields := strings.Split(strings.TrimSuffix(string(raw), "\x00"), "\x00")
+	for i := 0; i+1 < len(fields); i += 2 {
+		f := strings.Fields(strings.TrimPrefix(fields[i], ":")) // old mode, new mode, old id, new id, status
+		if len(f) != 5 {
+			return fmt.Errorf("git diff-tree: bad line %q", fields[i])
+		}
+		mode := f[1]
+		if f[4] == "D" {
+			mode = "0"
+		}
+		fmt.Fprintf(&in, "%s %s\t%s\x00", mode, f[3], fields[i+1])
+	}
+	_, err = v.gitIndex().Output(ctx, &in, "update-index", "--add", "--remove", "--replace", "-z", "--index-info")
+	return err
+}
+
+// gitIndex runs git on the index of the environment's worktree, without a work
+// tree.
+func (v *Env) gitIndex() interface {
+	Output(context.Context, io.Reader, ...string) ([]byte, error)
+} {
+	return v.e.store.Git.WithEnv("GIT_INDEX_FILE=" + v.indexPath())
+}
+
+// copyFile copies a file by way of a temporary one beside the target.
+func copyFile(from, to string, perm fs.FileMode) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return durable.Write(to, perm, func(w io.Writer) error {
+		_, err := io.Copy(w, in)
+		return err
+	})
+}

@@ -1,0 +1,166 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/git-env/git-env/fusefs"
+	"github.com/git-env/git-env/internal/durable"
+	"github.com/git-env/git-env/notes"
+)
+
+// recover finishes or undoes what an earlier daemon left half done. A damaged
+// environment is left alone: it is listed, and nothing else fails because of it.
+func (e *Engine) recover(ctx context.Context) error {
+	if err := os.RemoveAll(e.tmpDir()); err != nil {
+		return fmt.Errorf("cannot clear %s: %w", e.tmpDir(), err)
+	}
+	names, err := e.store.Names()
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		st, err := e.store.Load(n)
+		if err != nil {
+			e.log.Warn("damaged environment", "env", n, "err", err)
+			continue
+		}
+		if err := fusefs.AbortStale(st.Workspace); err != nil {
+			e.log.Warn("stale mount", "env", n, "err", err)
+		}
+		switch st.Phase {
+		case PhaseCreating:
+			e.log.Info("undoing an interrupted create", "env", n)
+			err = e.undoCreate(ctx, st)
+		case PhaseDeleting:
+			e.log.Info("finishing an interrupted delete", "env", n)
+			err = e.finishDelete(ctx, st)
+		}
+		if err != nil {
+			e.log.Warn("cannot recover", "env", n, "err", err)
+		}
+	}
+	return e.dropOrphanLayers()
+}
+
+// recoverExecs records the execs that were under way when an earlier daemon (or
+// the machine) went down, and commits what they wrote. The workspace was just
+// mounted; v.mu is held.
+func (v *Env) recoverExecs(ctx context.Context) error {
+	files, err := filepath.Glob(filepath.Join(globEscape(v.dir()), "exec-*.json"))
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		var j journal
+		if err := durable.ReadJSON(f, &j); err != nil || j.Record.ID == "" {
+			v.e.log.Warn("unreadable exec journal", "file", f, "err", err)
+			discard(f)
+			continue
+		}
+		if v.isRunning(j.Record.ID) {
+			continue
+		}
+		if j.Record.Duration == 0 { // it had not ended
+			j.Record.Outcome = notes.Outcome{Interrupted: true, Exit: ExitOurs}
+		}
+		req := commitRequest{caller: j.Caller, message: j.Msg, record: &j.Record, output: &recorder{}}
+		if _, err := v.commit(ctx, req); err != nil {
+			return fmt.Errorf("cannot recover exec %s: %w", j.Record.ID, err)
+		}
+		v.e.log.Info("recorded an interrupted exec", "env", v.st.Name, "exec", j.Record.ID)
+		discard(f)
+	}
+	return nil
+}
+
+// pendingCommit is an exec that ended and could not be committed.
+type pendingCommit struct {
+	req     commitRequest
+	journal string
+}
+
+// flushPending commits and records execs whose commit failed; v.mu is held.
+func (v *Env) flushPending(ctx context.Context) error {
+	for len(v.pending) > 0 {
+		p := v.pending[0]
+		if _, err := v.commit(ctx, p.req); err != nil {
+			return &Error{Code: ExitOurs, Err: err,
+				Msg:  fmt.Sprintf("the work of exec %s cannot be committed: %v", p.req.record.ID, err),
+				Hint: "it is kept in the workspace; make room, then run any command"}
+		}
+		discard(p.journal)
+		v.pending = v.pending[1:]
+	}
+	return nil
+}
+
+func (v *Env) isRunning(id string) bool {
+	v.use_.Lock()
+	defer v.use_.Unlock()
+	_, ok := v.use_.execs[id]
+	return ok
+}
+
+// globEscape protects a path from being read as a pattern.
+func globEscape(p string) string {
+	out := make([]byte, 0, len(p))
+	for i := range len(p) {
+		switch p[i] {
+		case '*', '?', '[', '\\':
+			out = append(out, '\\')
+		}
+		out = append(out, p[i])
+	}
+	return string(out)
+}
+
+// dropOrphanLayers removes layers that no environment refers to. Layers are
+// named in env.json before they are written, so what is not named is garbage;
+// when any environment cannot be read nothing is removed.
+func (e *Engine) dropOrphanLayers() error {
+	used, err := e.usedLayers("")
+	if err != nil {
+		return nil //nolint:nilerr // an unreadable environment may own any layer
+	}
+	entries, err := os.ReadDir(e.layerDir())
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	for _, d := range entries {
+		if !used[d.Name()] {
+			if err := os.RemoveAll(filepath.Join(e.layerDir(), d.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// usedLayers lists the layers of all environments but except.
+func (e *Engine) usedLayers(except string) (map[string]bool, error) {
+	names, err := e.store.Names()
+	if err != nil {
+		return nil, err
+	}
+	used := map[string]bool{}
+	for _, n := range names {
+		if n == except {
+			continue
+		}
+		st, err := e.store.Load(n)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range st.Layers {
+			used[l] = true
+		}
+	}
+	return used, nil
+}

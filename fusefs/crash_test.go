@@ -1,0 +1,134 @@
+package fusefs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// When the file server is killed the mount goes away, whoever waits gets an
+// error, and a new server shows everything that was written.
+func TestServerKilled(t *testing.T) {
+	r := newRig(t, map[string]string{"d/f": "x", "big": "b"})
+	must(t, os.WriteFile(r.path("new"), []byte("new"), 0o644))
+	must(t, os.Rename(r.path("d"), r.path("e")))
+	must(t, os.WriteFile(r.path("e/f"), []byte("changed"), 0o755))
+	before := snapshot(t, r.spec.Dir)
+	stopped := make(chan error, 1)
+	f, err := os.OpenFile(r.path("new"), os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	must(t, syscall.Kill(r.c.Pid(), syscall.SIGSTOP))
+	go func() {
+		_, err := f.WriteAt([]byte("x"), 100)
+		stopped <- err
+	}()
+	time.Sleep(50 * time.Millisecond) // lets the write get stuck; without it the test only shows less
+	must(t, syscall.Kill(r.c.Pid(), syscall.SIGKILL))
+	select {
+	case <-r.c.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the client does not notice")
+	}
+	select {
+	case err := <-stopped:
+		if err == nil {
+			t.Error("a write to a dead server works")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("a process hangs on the dead mount")
+	}
+	if m, err := findMount(r.spec.Dir); m != nil || err != nil {
+		t.Fatalf("the mount is still there: %v", err)
+	}
+	if _, err := r.c.Dirty(context.Background(), "m", []string{""}); !errors.Is(err, ErrServerDead) {
+		t.Errorf("call on a dead server: %v", err)
+	}
+	r.start()
+	r.mount()
+	same(t, "after the kill", snapshot(t, r.spec.Dir), before, exact)
+}
+
+// A mount that nobody serves, as after a crash of everything, is no obstacle.
+func TestStaleMount(t *testing.T) {
+	r := newRig(t, map[string]string{"f": "x"})
+	r.unmount()
+	dev, err := mountFuse(r.spec.Dir, false)
+	must(t, err)
+	dev.Close()
+	if _, err := os.Stat(r.path("f")); err == nil {
+		t.Fatal("a stale mount answers")
+	}
+	r.mount()
+	wantFile(t, r.path("f"), "x")
+}
+
+func TestMountErrors(t *testing.T) {
+	r := newRig(t, map[string]string{"f": "x"})
+	ctx := context.Background()
+	other := r.spec
+	other.ID = "other"
+	if err := r.c.Mount(ctx, other); !errors.Is(err, ErrMounted) {
+		t.Errorf("second mount at a directory: %v", err)
+	}
+	other.Dir = filepath.Join(r.dir, "other")
+	other.Tree = "0123456789012345678901234567890123456789"
+	if err := r.c.Mount(ctx, other); err == nil {
+		t.Error("mounting a tree that does not exist works")
+	}
+	if m, err := findMount(other.Dir); m != nil || err != nil {
+		t.Errorf("a failed mount is left: %v", err)
+	}
+	if _, err := r.c.Dirty(ctx, "other", []string{""}); !errors.Is(err, ErrNotMounted) {
+		t.Errorf("unknown mount: %v", err)
+	}
+}
+
+// A full disk fails the operation and nothing else.
+func TestNoSpace(t *testing.T) {
+	needFuse(t)
+	small := t.TempDir()
+	must(t, unix.Mount("tmpfs", small, "tmpfs", 0, "size=2m"))
+	t.Cleanup(func() {
+		if err := unix.Unmount(small, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	r := newRig(t, map[string]string{"f": "x", "d/g": "y"})
+	r.unmount()
+	must(t, os.RemoveAll(filepath.Join(r.dir, "layers")))
+	must(t, os.Mkdir(filepath.Join(small, "layers"), 0o700))
+	must(t, os.Symlink(filepath.Join(small, "layers"), filepath.Join(r.dir, "layers")))
+	r.mount()
+	full := errors.New("not full yet")
+	chunk := bytes.Repeat([]byte("z"), 60000)
+	for i := 0; i < 100; i++ {
+		if err := os.WriteFile(r.path(fmt.Sprintf("fill%d", i)), chunk, 0o644); err != nil {
+			full = err
+			break
+		}
+	}
+	if !errors.Is(full, unix.ENOSPC) {
+		t.Fatalf("filling: %v", full)
+	}
+	var err error
+	for i := 0; i < 100000 && err == nil; i++ {
+		err = os.Mkdir(r.path(fmt.Sprintf("d/%0200d", i)), 0o755)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the log: %v", err)
+	}
+	before := snapshot(t, r.spec.Dir)
+	r.unmount()
+	r.mount()
+	same(t, "remount when full", snapshot(t, r.spec.Dir), before, exact)
+	must(t, os.Remove(r.path("fill0")))
+}

@@ -1,0 +1,289 @@
+package layer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Version is the newest layer format this program reads and the one it writes.
+const Version = 1
+
+// ErrNewerFormat reports a layer that a newer program wrote.
+var ErrNewerFormat = errors.New("layer has a newer format")
+
+// ErrSealed reports a write to a sealed layer.
+var ErrSealed = errors.New("layer is sealed")
+
+// Meta describes a layer. It is the content of the file meta.
+type Meta struct {
+	Version int    `json:"version"`
+	ID      string `json:"id"`
+	// Parent is the layer underneath, "" at the bottom of a stack.
+	Parent string `json:"parent,omitempty"`
+	// StartSeq is the sequence number of the last record underneath: the
+	// first record of this layer has StartSeq+1.
+	StartSeq uint64 `json:"start_seq"`
+	// FirstIno is the first inode number this layer may give to a new file.
+	FirstIno uint64 `json:"first_ino"`
+	Sealed   bool   `json:"sealed,omitempty"`
+}
+
+// A Layer is one layer directory. Reading methods may be used concurrently;
+// Append is serialised by the caller, because the order of records is the
+// order of changes.
+type Layer struct {
+	dir  string
+	meta Meta
+	torn bool
+
+	log  *os.File // nil when opened read-only
+	size int64    // bytes of whole frames in log
+	buf  []byte   // scratch of Append
+	err  error    // sticky: the log could not be brought back to size
+
+	mu     sync.Mutex // guards synced
+	synced int64
+}
+
+// Create makes the directory dir with an empty layer in it and opens it for
+// writing. A directory that a crash left without meta is taken over.
+func Create(dir string, meta Meta) (*Layer, error) {
+	meta.Version = Version
+	if err := os.MkdirAll(filepath.Join(dir, "data"), 0o700); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(dir, "meta")); err == nil {
+		return nil, &fs.PathError{Op: "create layer", Path: dir, Err: fs.ErrExist}
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_RDWR|os.O_CREATE|os.O_APPEND|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	l := &Layer{dir: dir, meta: meta, log: log}
+	if err := l.writeMeta(); err != nil {
+		log.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Open opens the layer in dir. With write it must not be sealed, and a torn
+// tail of its log is cut off by Replay, which must be called before Append.
+func Open(dir string, write bool) (*Layer, error) {
+	l := &Layer{dir: dir}
+	data, err := os.ReadFile(filepath.Join(dir, "meta"))
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(data, &l.meta); err != nil {
+		return nil, fmt.Errorf("layer %s: meta: %w", dir, err)
+	}
+	if l.meta.Version > Version {
+		return nil, fmt.Errorf("layer %s: %w: version %d, this program reads up to %d",
+			dir, ErrNewerFormat, l.meta.Version, Version)
+	}
+	if !write {
+		return l, nil
+	}
+	if l.meta.Sealed {
+		return nil, fmt.Errorf("layer %s: %w", dir, ErrSealed)
+	}
+	l.log, err = os.OpenFile(filepath.Join(dir, "log"), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Meta returns what the layer says about itself.
+func (l *Layer) Meta() Meta { return l.meta }
+
+// Dir returns the directory of the layer.
+func (l *Layer) Dir() string { return l.dir }
+
+// Torn reports whether Replay found a cut-off tail.
+func (l *Layer) Torn() bool { return l.torn }
+
+// Append writes the records to the log with one write(2). Either all of them
+// are in it afterwards or, with an error, none. Nothing is synced.
+func (l *Layer) Append(recs ...Record) error {
+	if l.log == nil {
+		return ErrSealed
+	}
+	if l.err != nil {
+		return l.err
+	}
+	l.buf = l.buf[:0]
+	for i := range recs {
+		l.buf = AppendFrame(l.buf, &recs[i])
+	}
+	n, err := writeAll(int(l.log.Fd()), l.buf)
+	if err == nil {
+		l.size += int64(n)
+		return nil
+	}
+	if n > 0 {
+		if terr := l.log.Truncate(l.size); terr != nil {
+			l.err = fmt.Errorf("log of layer %s is damaged: %w", l.meta.ID, terr)
+		}
+	}
+	return err
+}
+
+func writeAll(fd int, b []byte) (int, error) {
+	done := 0
+	for done < len(b) {
+		n, err := unix.Write(fd, b[done:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return done, err
+		}
+		done += n
+	}
+	return done, nil
+}
+
+// Sync makes every record appended before the call durable. Calls that arrive
+// while nothing was appended cost nothing.
+func (l *Layer) Sync() error {
+	if l.log == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st, err := l.log.Stat()
+	if err != nil {
+		return err
+	}
+	if st.Size() == l.synced {
+		return nil
+	}
+	if err := l.log.Sync(); err != nil {
+		return err
+	}
+	l.synced = st.Size()
+	return nil
+}
+
+// Seal makes everything in the layer durable and marks it as immutable. The
+// caller appends nothing any more. Sealing a sealed layer does nothing.
+func (l *Layer) Seal() error {
+	if l.meta.Sealed {
+		return nil
+	}
+	if err := l.SyncAll(); err != nil {
+		return err
+	}
+	l.meta.Sealed = true
+	if err := l.writeMeta(); err != nil {
+		l.meta.Sealed = false
+		return err
+	}
+	return nil
+}
+
+// SyncAll makes the log and all data files durable.
+func (l *Layer) SyncAll() error {
+	d, err := os.Open(l.dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := unix.Syncfs(int(d.Fd())); err != nil {
+		return &fs.PathError{Op: "syncfs", Path: l.dir, Err: err}
+	}
+	return nil
+}
+
+// Close releases the log. The layer stays readable through its paths.
+func (l *Layer) Close() error {
+	if l.log == nil {
+		return nil
+	}
+	err := l.log.Close()
+	l.log = nil
+	return err
+}
+
+// DataPath returns the path of the data file of ino, which need not exist.
+func (l *Layer) DataPath(ino uint64) string {
+	return filepath.Join(l.dir, "data", shard(ino), strconv.FormatUint(ino, 16))
+}
+
+func shard(ino uint64) string {
+	const digits = "0123456789abcdef"
+	return string([]byte{digits[ino>>4&15], digits[ino&15]})
+}
+
+// CreateData creates an empty data file for ino, replacing one that a crash
+// left behind, and opens it for reading and writing.
+func (l *Layer) CreateData(ino uint64) (*os.File, error) {
+	const flags = os.O_RDWR | os.O_CREATE | os.O_TRUNC
+	f, err := os.OpenFile(l.DataPath(ino), flags, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(filepath.Dir(l.DataPath(ino)), 0o700); err != nil {
+			return nil, err
+		}
+		f, err = os.OpenFile(l.DataPath(ino), flags, 0o600)
+	}
+	return f, err
+}
+
+// DataFiles calls fn with the inode number of every data file.
+func (l *Layer) DataFiles(fn func(ino uint64) error) error {
+	return filepath.WalkDir(filepath.Join(l.dir, "data"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		ino, err := strconv.ParseUint(d.Name(), 16, 64)
+		if err != nil {
+			return nil // not ours
+		}
+		return fn(ino)
+	})
+}
+
+func (l *Layer) writeMeta() error {
+	data, err := json.Marshal(&l.meta)
+	if err != nil {
+		return err
+	}
+	return replaceFile(filepath.Join(l.dir, "meta"), append(data, '\n'))
+}
+
+func replaceFile(path string, data []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".meta-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(data)
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

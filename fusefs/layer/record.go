@@ -1,0 +1,275 @@
+package layer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// Kind tells what a record changes.
+type Kind uint8
+
+// The kinds of records. The numbers are on disk: never renumber.
+const (
+	// KindIntro names an entry of the lower tree before a record refers to its
+	// inode: Ino, Parent, Name, Mode, OID, Size. Parents come first, so that
+	// replay never has to read a tree.
+	KindIntro Kind = 1
+	// KindCreate makes a new inode and its first name: Ino, Parent, Name, Mode,
+	// UID, GID, Rdev, Target (symbolic links).
+	KindCreate Kind = 2
+	// KindLink gives an inode one more name: Ino, Parent, Name.
+	KindLink Kind = 3
+	// KindRemove takes a name away, of a file or an empty directory: Parent, Name.
+	KindRemove Kind = 4
+	// KindRename moves Parent/Name to Parent2/Name2, replacing what is there, or
+	// exchanges the two when Flags has FlagExchange.
+	KindRename Kind = 5
+	// KindSetattr changes the attributes in Mask: Ino, Mask, Mode, UID, GID,
+	// Atime, Mtime.
+	KindSetattr Kind = 6
+	// KindSetXattr sets the extended attribute Name of Ino to Value.
+	KindSetXattr Kind = 7
+	// KindRemoveXattr removes the extended attribute Name of Ino.
+	KindRemoveXattr Kind = 8
+	// KindDataUp says that the bytes of Ino are in a data file of this layer.
+	KindDataUp Kind = 9
+	// KindDirty says that the content of Ino changed since it was last looked at.
+	KindDirty Kind = 10
+	// KindMark says that everything dirty with a sequence number up to Seq is
+	// part of Commit.
+	KindMark Kind = 11
+)
+
+// FlagExchange makes a KindRename exchange its two names.
+const FlagExchange = 1
+
+// The bits of Record.Mask.
+const (
+	SetMode = 1 << iota
+	SetUID
+	SetGID
+	SetAtime
+	SetMtime
+)
+
+// A Record is one change of the namespace. Which fields count is said at its
+// Kind. Times are nanoseconds since the epoch.
+type Record struct {
+	Kind    Kind
+	Time    int64
+	Ino     uint64
+	Parent  uint64
+	Name    string
+	Parent2 uint64
+	Name2   string
+	Mode    uint32
+	UID     uint32
+	GID     uint32
+	Rdev    uint32
+	Mask    uint32
+	Flags   uint32
+	Size    int64
+	Atime   int64
+	Mtime   int64
+	Seq     uint64
+	OID     []byte
+	Target  string
+	Value   []byte
+	Commit  string
+}
+
+// errRecord is the reason inside an error about a payload that has a valid
+// checksum and makes no sense: a newer program wrote it, or a bug.
+var errRecord = errors.New("unreadable record")
+
+// MaxRecord bounds a payload: a 64 KiB extended attribute and some names.
+const MaxRecord = 256 << 10
+
+const frameHeader = 8
+
+// AppendFrame appends the framed encoding of r to b.
+func AppendFrame(b []byte, r *Record) []byte {
+	start := len(b)
+	b = append(b, make([]byte, frameHeader)...)
+	b = r.appendPayload(b)
+	payload := b[start+frameHeader:]
+	binary.LittleEndian.PutUint32(b[start:], uint32(len(payload)))
+	binary.LittleEndian.PutUint32(b[start+4:], checksum(payload))
+	return b
+}
+
+func checksum(p []byte) uint32 {
+	return crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli))
+}
+
+func (r *Record) appendPayload(b []byte) []byte {
+	b = append(b, byte(r.Kind))
+	b = binary.AppendVarint(b, r.Time)
+	f := encoder{b}
+	r.fields(&f)
+	return f.b
+}
+
+// decodePayload parses what appendPayload wrote. Fields that a later version
+// adds at the end of a kind are ignored.
+func decodePayload(p []byte, r *Record) error {
+	*r = Record{}
+	if len(p) == 0 {
+		return fmt.Errorf("%w: empty", errRecord)
+	}
+	r.Kind = Kind(p[0])
+	if r.Kind < KindIntro || r.Kind > KindMark {
+		return fmt.Errorf("%w: kind %d", errRecord, p[0])
+	}
+	d := decoder{b: p[1:]}
+	d.int(&r.Time)
+	r.fields(&d)
+	if d.bad {
+		return fmt.Errorf("%w: kind %d is cut short", errRecord, p[0])
+	}
+	return nil
+}
+
+// fielder visits the fields of a record; the encoder and the decoder are the
+// two visitors, so that they cannot disagree about the order.
+type fielder interface {
+	int(*int64)
+	uint(*uint64)
+	word(*uint32)
+	text(*string)
+	blob(*[]byte)
+}
+
+func (r *Record) fields(f fielder) {
+	switch r.Kind {
+	case KindIntro:
+		f.uint(&r.Ino)
+		f.uint(&r.Parent)
+		f.text(&r.Name)
+		f.word(&r.Mode)
+		f.blob(&r.OID)
+		f.int(&r.Size)
+	case KindCreate:
+		f.uint(&r.Ino)
+		f.uint(&r.Parent)
+		f.text(&r.Name)
+		f.word(&r.Mode)
+		f.word(&r.UID)
+		f.word(&r.GID)
+		f.word(&r.Rdev)
+		f.text(&r.Target)
+	case KindLink:
+		f.uint(&r.Ino)
+		f.uint(&r.Parent)
+		f.text(&r.Name)
+	case KindRemove:
+		f.uint(&r.Parent)
+		f.text(&r.Name)
+	case KindRename:
+		f.uint(&r.Parent)
+		f.text(&r.Name)
+		f.uint(&r.Parent2)
+		f.text(&r.Name2)
+		f.word(&r.Flags)
+	case KindSetattr:
+		r.attrFields(f)
+	case KindSetXattr:
+		f.uint(&r.Ino)
+		f.text(&r.Name)
+		f.blob(&r.Value)
+	case KindRemoveXattr:
+		f.uint(&r.Ino)
+		f.text(&r.Name)
+	case KindDataUp, KindDirty:
+		f.uint(&r.Ino)
+	case KindMark:
+		f.uint(&r.Seq)
+		f.text(&r.Commit)
+	}
+}
+
+func (r *Record) attrFields(f fielder) {
+	f.uint(&r.Ino)
+	f.word(&r.Mask)
+	if r.Mask&SetMode != 0 {
+		f.word(&r.Mode)
+	}
+	if r.Mask&SetUID != 0 {
+		f.word(&r.UID)
+	}
+	if r.Mask&SetGID != 0 {
+		f.word(&r.GID)
+	}
+	if r.Mask&SetAtime != 0 {
+		f.int(&r.Atime)
+	}
+	if r.Mask&SetMtime != 0 {
+		f.int(&r.Mtime)
+	}
+}
+
+type encoder struct{ b []byte }
+
+func (e *encoder) int(v *int64)   { e.b = binary.AppendVarint(e.b, *v) }
+func (e *encoder) uint(v *uint64) { e.b = binary.AppendUvarint(e.b, *v) }
+func (e *encoder) word(v *uint32) { e.b = binary.AppendUvarint(e.b, uint64(*v)) }
+func (e *encoder) text(v *string) {
+	e.b = binary.AppendUvarint(e.b, uint64(len(*v)))
+	e.b = append(e.b, *v...)
+}
+func (e *encoder) blob(v *[]byte) {
+	e.b = binary.AppendUvarint(e.b, uint64(len(*v)))
+	e.b = append(e.b, *v...)
+}
+
+type decoder struct {
+	b   []byte
+	bad bool
+}
+
+func (d *decoder) int(v *int64) {
+	x, n := binary.Varint(d.b)
+	*v = x
+	d.skip(n)
+}
+
+func (d *decoder) uint(v *uint64) {
+	x, n := binary.Uvarint(d.b)
+	*v = x
+	d.skip(n)
+}
+
+func (d *decoder) word(v *uint32) {
+	var x uint64
+	d.uint(&x)
+	*v = uint32(x)
+}
+
+func (d *decoder) text(v *string) {
+	var b []byte
+	d.blob(&b)
+	*v = string(b)
+}
+
+func (d *decoder) blob(v *[]byte) {
+	var n uint64
+	d.uint(&n)
+	if d.bad || n > uint64(len(d.b)) {
+		d.bad = true
+		return
+	}
+	if n > 0 {
+		*v = append([]byte(nil), d.b[:n]...)
+	}
+	d.b = d.b[n:]
+}
+
+func (d *decoder) skip(n int) {
+	if n <= 0 {
+		d.bad = true
+		return
+	}
+	d.b = d.b[n:]
+}

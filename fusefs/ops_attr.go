@@ -1,0 +1,234 @@
+package fusefs
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/git-env/git-env/fusefs/layer"
+)
+
+// forever is how long the kernel may trust what it knows: every change comes
+// through this mount.
+const forever = 10000 * time.Hour
+
+func (w *workspace) String() string { return "git-env" }
+
+// attr fills in the attributes of n. mu is held.
+func (w *workspace) attr(n *node, a *fuse.Attr) fuse.Status {
+	size, mtime, ctime, blocks := n.size, n.mtime, n.ctime, (n.size+511)/512
+	if n.data != noData {
+		var st unix.Stat_t
+		switch err := unix.Stat(w.data(n), &st); err {
+		case nil:
+			size, blocks = st.Size, st.Blocks
+			if n.flags&mtimeSet == 0 {
+				mtime = st.Mtim.Nano()
+			}
+			ctime = max(ctime, st.Ctim.Nano())
+		case unix.ENOENT:
+			// Lost with the power before it was synced.
+			size, blocks = 0, 0
+		default:
+			return status(err)
+		}
+	}
+	*a = fuse.Attr{
+		Ino: n.ino, Size: uint64(size), Blocks: uint64(blocks), Mode: n.mode, Nlink: n.nlink,
+		Owner: fuse.Owner{Uid: n.uid, Gid: n.gid}, Blksize: 4096,
+	}
+	if n.isDir() {
+		a.Size = 4096
+	}
+	if n.ext != nil {
+		a.Rdev = n.ext.rdev
+	}
+	setTime(&a.Atime, &a.Atimensec, n.atime)
+	setTime(&a.Mtime, &a.Mtimensec, mtime)
+	setTime(&a.Ctime, &a.Ctimensec, ctime)
+	return fuse.OK
+}
+
+func setTime(sec *uint64, nsec *uint32, t int64) {
+	s, n := t/1e9, t%1e9
+	if n < 0 {
+		s, n = s-1, n+1e9
+	}
+	*sec, *nsec = uint64(s), uint32(n)
+}
+
+// entry fills in the answer for a node that was looked up, and counts it.
+// mu is held.
+func (w *workspace) entry(n *node, out *fuse.EntryOut) fuse.Status {
+	if st := w.attr(n, &out.Attr); !st.Ok() {
+		return st
+	}
+	out.NodeId, out.Generation = n.ino, 1
+	out.SetEntryTimeout(forever)
+	out.SetAttrTimeout(forever)
+	n.lookups.Add(1)
+	return fuse.OK
+}
+
+// dotGitAttr describes the file .git that belongs to the mount.
+func (w *workspace) dotGitAttr(a *fuse.Attr) {
+	*a = fuse.Attr{
+		Ino: dotGitIno, Size: uint64(len(w.spec.DotGit)), Blocks: 1, Mode: syscall.S_IFREG | 0o444, Nlink: 1,
+		Owner: fuse.Owner{Uid: w.spec.UID, Gid: w.spec.GID}, Blksize: 4096,
+	}
+	t := w.spec.Time.UnixNano()
+	setTime(&a.Atime, &a.Atimensec, t)
+	setTime(&a.Mtime, &a.Mtimensec, t)
+	setTime(&a.Ctime, &a.Ctimensec, t)
+}
+
+func (w *workspace) dotGitEntry(out *fuse.EntryOut) {
+	w.dotGitAttr(&out.Attr)
+	out.NodeId, out.Generation = dotGitIno, 1
+	out.SetEntryTimeout(forever)
+	out.SetAttrTimeout(forever)
+}
+
+func (w *workspace) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
+	out.SetTimeout(forever)
+	if in.NodeId == dotGitIno {
+		w.dotGitAttr(&out.Attr)
+		return fuse.OK
+	}
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	n := w.t.nodes[in.NodeId]
+	if n == nil {
+		return fuse.Status(syscall.ESTALE)
+	}
+	return w.attr(n, &out.Attr)
+}
+
+func (w *workspace) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+	if in.NodeId == dotGitIno {
+		return fuse.EPERM
+	}
+	if w.spec.ReadOnly {
+		return fuse.EROFS
+	}
+	if size, ok := in.GetSize(); ok {
+		if st := w.truncate(in.NodeId, int64(size), in.Valid&fuse.FATTR_KILL_SUIDGID != 0); !st.Ok() {
+			return st
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.t.nodes[in.NodeId]
+	if n == nil {
+		return fuse.Status(syscall.ESTALE)
+	}
+	rec := attrRecord(n, in)
+	if rec.Mask != 0 {
+		if st := w.setattr(n, rec); !st.Ok() {
+			return st
+		}
+	}
+	out.SetTimeout(forever)
+	return w.attr(n, &out.Attr)
+}
+
+// attrRecord is the record for what in changes but the size.
+func attrRecord(n *node, in *fuse.SetAttrIn) layer.Record {
+	rec := layer.Record{Kind: layer.KindSetattr, Time: now(), Ino: n.ino}
+	if mode, ok := in.GetMode(); ok {
+		rec.Mask |= layer.SetMode
+		rec.Mode = mode
+	}
+	uid, setUID := in.GetUID()
+	if setUID {
+		rec.Mask |= layer.SetUID
+		rec.UID = uid
+	}
+	gid, setGID := in.GetGID()
+	if setGID {
+		rec.Mask |= layer.SetGID
+		rec.GID = gid
+	}
+	if (setUID || setGID) && rec.Mask&layer.SetMode == 0 && killed(n) != n.mode {
+		rec.Mask |= layer.SetMode
+		rec.Mode = killed(n) & 0o7777
+	}
+	if at, ok := in.GetATime(); ok {
+		rec.Mask |= layer.SetAtime
+		rec.Atime = at.UnixNano()
+	}
+	if mt, ok := in.GetMTime(); ok {
+		rec.Mask |= layer.SetMtime
+		rec.Mtime = mt.UnixNano()
+	}
+	return rec
+}
+
+// killed is the mode of n after a write or chown by somebody without
+// privilege: without the bits that lend privilege.
+func killed(n *node) uint32 {
+	if n.kind() != syscall.S_IFREG {
+		return n.mode
+	}
+	mode := n.mode &^ syscall.S_ISUID
+	if mode&syscall.S_IXGRP != 0 {
+		mode &^= syscall.S_ISGID
+	}
+	return mode
+}
+
+// setattr logs and applies rec. mu is held for writing.
+func (w *workspace) setattr(n *node, rec layer.Record) fuse.Status {
+	if rec.Mask&layer.SetMtime != 0 && n.data == w.t.layer {
+		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(rec.Mtime)}
+		if err := unix.UtimesNanoAt(unix.AT_FDCWD, w.data(n), ts, 0); err != nil {
+			return status(err)
+		}
+	}
+	var recs []layer.Record
+	if rec.Mask&(layer.SetUID|layer.SetGID) != 0 && n.flags&hasCap != 0 {
+		recs = append(recs, layer.Record{Kind: layer.KindRemoveXattr, Time: rec.Time, Ino: n.ino, Name: capXattr})
+	}
+	return w.change(n, append(recs, rec)...)
+}
+
+// change commits records about n itself. A node without names is changed in
+// memory only: nothing of it survives a remount. mu is held for writing.
+func (w *workspace) change(n *node, recs ...layer.Record) fuse.Status {
+	if n.nlink > 0 {
+		return w.commit(append(w.introduce(nil, n), recs...)...)
+	}
+	for i := range recs {
+		if err := w.t.applyKind(&recs[i]); err != nil {
+			return fuse.EIO
+		}
+	}
+	return fuse.OK
+}
+
+func (w *workspace) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(w.layerDir, &s); err != nil {
+		return status(err)
+	}
+	out.FromStatfsT(&s)
+	out.NameLen = maxName
+	return fuse.OK
+}
+
+func (w *workspace) Forget(ino, count uint64) {
+	w.mu.RLock()
+	n := w.t.nodes[ino]
+	idle := n != nil && n.lookups.Add(-int64(count)) <= 0 && n.nlink == 0
+	w.mu.RUnlock()
+	if !idle {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.t.nodes[ino] == n && n.nlink == 0 && n.lookups.Load() <= 0 {
+		w.release(n)
+	}
+}

@@ -1,0 +1,193 @@
+package fusefs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// backing returns the open file with the bytes of inode ino, or nil when it
+// has none and so is empty. The shard of ino is held.
+func (w *workspace) backing(ino uint64) (*fdRef, fuse.Status) {
+	w.mu.RLock()
+	n := w.t.nodes[ino]
+	if n == nil || n.kind() != syscall.S_IFREG {
+		w.mu.RUnlock()
+		return nil, fuse.EBADF
+	}
+	key := fdKey{w, ino, n.data}
+	size, isLower := n.size, n.flags&lower != 0
+	var path, id string
+	if n.data == noData {
+		id = w.t.oidString(&n.oid)
+	} else {
+		path = w.data(n)
+	}
+	writable := n.data == w.t.layer && !w.spec.ReadOnly
+	w.mu.RUnlock()
+
+	if path == "" && (!isLower || size == 0) {
+		return nil, fuse.OK
+	}
+	r, err := w.fds.get(key, func() (*os.File, error) {
+		switch {
+		case path == "":
+			return w.blobs.open(context.Background(), id, size)
+		case writable:
+			return os.OpenFile(path, os.O_RDWR, 0)
+		default:
+			return os.Open(path)
+		}
+	})
+	if errors.Is(err, os.ErrNotExist) && path != "" {
+		return nil, fuse.OK // lost with the power before it was synced
+	}
+	if err != nil {
+		w.log.Printf("%s: inode %x: %v", w.spec.ID, ino, err)
+		return nil, status(err)
+	}
+	return r, fuse.OK
+}
+
+func (w *workspace) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+	if in.NodeId == dotGitIno {
+		off := min(in.Offset, uint64(len(w.spec.DotGit)))
+		return fuse.ReadResultData(buf[:copy(buf, w.spec.DotGit[off:])]), fuse.OK
+	}
+	sh := w.shard(in.NodeId)
+	sh.RLock()
+	defer sh.RUnlock()
+	r, st := w.backing(in.NodeId)
+	if !st.Ok() {
+		return nil, st
+	}
+	if r == nil {
+		return fuse.ReadResultData(nil), fuse.OK
+	}
+	defer w.fds.release(r)
+	n, err := r.ReadAt(buf, int64(in.Offset))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, status(err)
+	}
+	return fuse.ReadResultData(buf[:n]), fuse.OK
+}
+
+func (w *workspace) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+	if in.NodeId == dotGitIno {
+		return 0, fuse.EPERM
+	}
+	kill := in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0
+	var n int
+	st := w.modify(in.NodeId, -1, kill, func(f *fdRef) error {
+		var err error
+		n, err = f.WriteAt(data, int64(in.Offset))
+		if n > 0 {
+			err = nil // a short write is not an error
+		}
+		return err
+	})
+	return uint32(n), st
+}
+
+// truncate sets the size of a file.
+func (w *workspace) truncate(ino uint64, size int64, kill bool) fuse.Status {
+	return w.modify(ino, size, kill, func(f *fdRef) error { return f.Truncate(size) })
+}
+
+func (w *workspace) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
+	if in.NodeId == dotGitIno {
+		return fuse.EPERM
+	}
+	return w.modify(in.NodeId, -1, true, func(f *fdRef) error {
+		return unix.Fallocate(int(f.Fd()), in.Mode, int64(in.Offset), int64(in.Length))
+	})
+}
+
+func (w *workspace) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (uint32, fuse.Status) {
+	if in.NodeIdOut == dotGitIno {
+		return 0, fuse.EPERM
+	}
+	if in.NodeId == dotGitIno {
+		return 0, fuse.Status(syscall.EXDEV) // read and write will do
+	}
+	const most = 1 << 30 // the answer has 32 bits
+	var n int
+	src, st := w.source(in.NodeId)
+	if !st.Ok() || src == nil {
+		return 0, st
+	}
+	defer w.fds.release(src)
+	st = w.modify(in.NodeIdOut, -1, true, func(f *fdRef) error {
+		from, to := int64(in.OffIn), int64(in.OffOut)
+		var err error
+		n, err = unix.CopyFileRange(int(src.Fd()), &from, int(f.Fd()), &to, int(min(in.Len, most)), 0)
+		return err
+	})
+	return uint32(n), st
+}
+
+// source returns the backing file of ino for reading.
+func (w *workspace) source(ino uint64) (*fdRef, fuse.Status) {
+	sh := w.shard(ino)
+	sh.RLock()
+	defer sh.RUnlock()
+	return w.backing(ino)
+}
+
+func (w *workspace) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
+	if in.NodeId == dotGitIno {
+		return seekFlat(int64(len(w.spec.DotGit)), in, out)
+	}
+	r, st := w.source(in.NodeId)
+	if !st.Ok() {
+		return st
+	}
+	if r == nil {
+		return seekFlat(0, in, out)
+	}
+	defer w.fds.release(r)
+	off, err := unix.Seek(int(r.Fd()), int64(in.Offset), int(in.Whence))
+	out.Offset = uint64(off)
+	return status(err)
+}
+
+// seekFlat answers for a file of size bytes without holes.
+func seekFlat(size int64, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
+	if int64(in.Offset) >= size {
+		return fuse.Status(syscall.ENXIO)
+	}
+	out.Offset = in.Offset
+	if in.Whence == unix.SEEK_HOLE {
+		out.Offset = uint64(size)
+	}
+	return fuse.OK
+}
+
+func (w *workspace) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	if in.NodeId == dotGitIno || w.spec.ReadOnly {
+		return fuse.OK
+	}
+	w.mu.RLock()
+	n := w.t.nodes[in.NodeId]
+	up := n != nil && n.data == w.t.layer
+	top := w.top()
+	w.mu.RUnlock()
+	if up {
+		r, st := w.source(in.NodeId)
+		if !st.Ok() {
+			return st
+		}
+		if r != nil {
+			defer w.fds.release(r)
+			if err := r.Sync(); err != nil {
+				return status(err)
+			}
+		}
+	}
+	return status(top.Sync())
+}

@@ -1,0 +1,266 @@
+package fusefs
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/git-env/git-env/internal/gitcmd"
+	"github.com/git-env/git-env/internal/objects"
+)
+
+const (
+	controlFD = 3
+	// maxFds bounds the backing files that are open without being in use.
+	maxFds = 1024
+	// gitProcesses is how many cat-file processes a file server uses at most.
+	gitProcesses = 2
+)
+
+// ServerMain is the body of the hidden command `git-env fusefs`: the file
+// server. Its control socket is descriptor 3. It returns the exit code.
+func ServerMain(ctx context.Context, args []string) int {
+	logger := log.New(os.Stderr, "fusefs: ", log.LstdFlags|log.Lmicroseconds|log.Lmsgprefix)
+	flags := flag.NewFlagSet("fusefs", flag.ContinueOnError)
+	gitDir := flags.String("git-dir", "", "repository")
+	blobs := flags.String("blobs", "", "directory of materialised blobs")
+	layers := flags.String("layers", "", "directory of layers")
+	if err := flags.Parse(args); err != nil || *gitDir == "" || *blobs == "" || *layers == "" {
+		logger.Print("for internal use: git-env starts this itself")
+		return 129
+	}
+	// Whatever the daemon's terminal does is not our business, and no
+	// directory is to be held.
+	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	if err := os.Chdir("/"); err != nil {
+		logger.Print(err)
+		return 1
+	}
+	control := os.NewFile(controlFD, "control")
+	c, err := newConn(control)
+	control.Close()
+	if err != nil {
+		logger.Printf("control socket: %v", err)
+		return 1
+	}
+	reader := objects.NewReader(gitcmd.New(*gitDir), gitProcesses)
+	defer reader.Close()
+	s := newServer(&shared{layerDir: *layers, objs: gitObjects{reader}, fds: newFdCache(maxFds), log: logger}, *blobs)
+	return s.run(ctx, c)
+}
+
+// server is the file server: all mounts, and the control socket.
+type server struct {
+	shared *shared
+	wg     sync.WaitGroup // of requests
+
+	mu     sync.Mutex
+	mounts map[string]*mount // guarded by mu; nil while one is being made
+}
+
+// mount is a workspace that is being served.
+type mount struct {
+	w     *workspace
+	ended chan struct{} // closed when the kernel asks no more
+}
+
+func newServer(sh *shared, blobDir string) *server {
+	sh.blobs = newBlobStore(blobDir, sh.objs)
+	return &server{shared: sh, mounts: map[string]*mount{}}
+}
+
+// run answers requests until the daemon is gone or says quit.
+func (s *server) run(ctx context.Context, c *conn) int {
+	if err := c.send(&response{}, nil); err != nil {
+		s.shared.log.Printf("control socket: %v", err)
+		return 1
+	}
+	for {
+		var req request
+		if err := c.receive(&req); err != nil {
+			s.abandon()
+			return 0
+		}
+		if req.Op == opQuit {
+			s.abandon()
+			if err := c.send(&response{ID: req.ID}, nil); err != nil {
+				return 1
+			}
+			return 0
+		}
+		fd := -1
+		if req.Op == opMount {
+			fd = c.takeFD()
+		}
+		s.wg.Go(func() {
+			resp := s.handle(ctx, &req, fd)
+			resp.ID = req.ID
+			if err := c.send(resp, nil); err != nil {
+				s.shared.log.Printf("control socket: %v", err)
+			}
+		})
+	}
+}
+
+// abandon takes down every mount that is left: the daemon is dead or has
+// given up. It never waits for long, since whoever hangs on a mount does so
+// until we are gone.
+func (s *server) abandon() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for _, m := range s.all() {
+			if err := AbortStale(m.w.spec.Dir); err != nil {
+				s.shared.log.Printf("%s: %v", m.w.spec.ID, err)
+			}
+			m.finish(time.Second)
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(5 * time.Second):
+	}
+}
+
+func (s *server) all() []*mount {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []*mount
+	for _, m := range s.mounts {
+		if m != nil {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+func (s *server) handle(ctx context.Context, req *request, fd int) *response {
+	var resp response
+	var err error
+	if req.Op == opMount {
+		err = s.mount(ctx, req.Spec, fd)
+		return &response{Err: toRemote(err)}
+	}
+	m := s.get(req.Mount)
+	if m == nil {
+		return &response{Err: toRemote(fmt.Errorf("%w: %s", ErrNotMounted, req.Mount))}
+	}
+	switch req.Op {
+	case opUnmount:
+		err = s.unmount(req.Mount, m)
+	case opDirty:
+		resp.Dirty, err = m.w.dirty(req.Paths)
+	case opList:
+		resp.Lists, err = m.w.listDirs(ctx, req.Paths)
+	case opStat:
+		resp.Entries, err = m.w.stat(ctx, req.Paths)
+	case opMark:
+		err = m.w.mark(req.Seq, req.Commit)
+	case opFreeze:
+		resp.Sealed, err = m.w.freeze(req.NewTop)
+	case opSync:
+		err = m.w.sync()
+	default:
+		err = fmt.Errorf("unknown request %d", req.Op)
+	}
+	resp.Err = toRemote(err)
+	return &resp
+}
+
+func (s *server) get(id string) *mount {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mounts[id]
+}
+
+// mount serves fd, which the daemon has mounted at spec.Dir. It returns when
+// the kernel's first message is answered.
+func (s *server) mount(ctx context.Context, spec MountSpec, fd int) (err error) {
+	if fd < 0 {
+		return fmt.Errorf("no descriptor came with the mount request")
+	}
+	defer func() {
+		if err != nil && fd >= 0 {
+			syscall.Close(fd)
+		}
+	}()
+	s.mu.Lock()
+	if _, busy := s.mounts[spec.ID]; busy {
+		s.mu.Unlock()
+		return fmt.Errorf("%w: %s", ErrMounted, spec.ID)
+	}
+	s.mounts[spec.ID] = nil
+	s.mu.Unlock()
+	m := &mount{ended: make(chan struct{})}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if err != nil {
+			delete(s.mounts, spec.ID)
+		} else {
+			s.mounts[spec.ID] = m
+		}
+	}()
+	if m.w, err = newWorkspace(ctx, spec, s.shared); err != nil {
+		return err
+	}
+	fs, err := fuse.NewServer(m.w, fmt.Sprintf("/dev/fd/%d", fd), mountOptions(s.shared.log))
+	fd = -1 // the server's now
+	if err != nil {
+		m.w.close()
+		return err
+	}
+	go func() {
+		defer close(m.ended)
+		fs.Serve()
+	}()
+	return nil
+}
+
+func mountOptions(logger *log.Logger) *fuse.MountOptions {
+	return &fuse.MountOptions{
+		AllowOther:               true,
+		MaxWrite:                 maxIO,
+		MaxBackground:            64,
+		EnableSymlinkCaching:     true,
+		ExplicitDataCacheControl: true,
+		IDMappedMount:            true,
+		Logger:                   logger,
+		// Passthrough and a cache of opens exclude each other.
+		DisabledCapabilities: fuse.CAP_PASSTHROUGH,
+		ExtraCapabilities:    fuse.CAP_NO_OPENDIR_SUPPORT | fuse.CAP_HANDLE_KILLPRIV_V2,
+	}
+}
+
+// unmount ends a mount that the daemon has taken away.
+func (s *server) unmount(id string, m *mount) error {
+	if !m.finish(time.Second) {
+		return fmt.Errorf("%s: %w: still in use", id, syscall.EBUSY)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mounts[id] == m {
+		delete(s.mounts, id)
+	}
+	return nil
+}
+
+// finish closes the workspace once the kernel asks no more, and reports
+// whether that was so within the time given.
+func (m *mount) finish(wait time.Duration) bool {
+	select {
+	case <-m.ended:
+		m.w.close()
+		return true
+	case <-time.After(wait):
+		return false
+	}
+}

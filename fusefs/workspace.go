@@ -1,0 +1,352 @@
+package fusefs
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/git-env/git-env/fusefs/layer"
+)
+
+// workspace is one mounted file system: the FUSE operations (files named
+// ops_*) and what the daemon asks about it.
+type workspace struct {
+	fuse.RawFileSystem // answers ENOSYS to everything that is not here
+
+	spec     MountSpec
+	layerDir string
+	objs     Objects
+	blobs    *blobStore
+	fds      *fdCache
+	log      *log.Logger
+
+	// gate is held for reading while bytes of a file change and for writing
+	// by Dirty and Freeze, which must see each change wholly before or after.
+	gate sync.RWMutex
+	// shards, by inode, order copy-up against reads and writes.
+	shards [64]sync.RWMutex
+
+	mu      sync.RWMutex
+	t       *tree          // guarded by mu
+	layers  []*layer.Layer // guarded by mu; the last is the top
+	barrier uint64         // guarded by mu: a write to a node whose dirtySeq is not above must say so in the log
+
+	loadMu sync.Mutex
+	loads  map[uint64]*fetch // guarded by loadMu: directories being read
+
+	syncMu   sync.Mutex
+	unsynced map[uint64]struct{} // guarded by syncMu: inodes written since the last Sync
+	seals    sync.WaitGroup      // layers being made durable after Freeze
+}
+
+// shared is what all workspaces of a file server use together.
+type shared struct {
+	layerDir string
+	objs     Objects
+	blobs    *blobStore
+	fds      *fdCache
+	log      *log.Logger
+}
+
+// newWorkspace opens the layers of a workspace and reads its root directory.
+func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, error) {
+	if len(spec.Tree) != 40 && len(spec.Tree) != 64 {
+		return nil, fmt.Errorf("bad tree id %q", spec.Tree)
+	}
+	t, err := newTree(spec.Tree, spec.Time.UnixNano(), spec.UID, spec.GID)
+	if err != nil {
+		return nil, err
+	}
+	layers, err := openStack(sh.layerDir, spec.Layers, t, !spec.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	w := &workspace{
+		RawFileSystem: fuse.NewDefaultRawFileSystem(), spec: spec, layerDir: sh.layerDir,
+		objs: sh.objs, blobs: sh.blobs, fds: sh.fds, log: sh.log,
+		t: t, layers: layers, barrier: t.seq,
+		loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{},
+	}
+	if !spec.ReadOnly {
+		t.layer = int16(len(layers) - 1)
+		w.sweep()
+	}
+	t.orphaned = w.orphaned
+	if err := w.load(ctx, t.root); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// sweep removes data files of the top layer that belong to nothing: of files
+// that were deleted while open, and of a copy-up that did not finish. When
+// the log lost its tail they may be all that is left of new files: they stay.
+func (w *workspace) sweep() {
+	top := w.top()
+	if w.t.lenient {
+		return
+	}
+	err := top.DataFiles(func(ino uint64) error {
+		if n := w.t.nodes[ino]; n != nil && n.data == w.t.layer {
+			return nil
+		}
+		return os.Remove(top.DataPath(ino))
+	})
+	if err != nil {
+		w.log.Printf("%s: sweeping layer: %v", w.spec.ID, err)
+	}
+}
+
+// close releases everything; the mount is gone.
+func (w *workspace) close() {
+	w.seals.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fds.dropAll(w)
+	for _, l := range w.layers {
+		if err := l.Close(); err != nil {
+			w.log.Printf("%s: %v", w.spec.ID, err)
+		}
+	}
+}
+
+// top returns the writable layer. mu is held.
+func (w *workspace) top() *layer.Layer { return w.layers[len(w.layers)-1] }
+
+func (w *workspace) shard(ino uint64) *sync.RWMutex {
+	return &w.shards[(ino^ino>>6^ino>>32)%uint64(len(w.shards))]
+}
+
+// commit logs and applies records as one change. mu is held for writing.
+func (w *workspace) commit(recs ...layer.Record) fuse.Status {
+	if err := w.top().Append(recs...); err != nil {
+		w.log.Printf("%s: log: %v", w.spec.ID, err)
+		return status(err)
+	}
+	for i := range recs {
+		if err := w.t.apply(&recs[i]); err != nil {
+			// Checked before: a bug. The log and the memory now differ.
+			w.log.Printf("%s: bug: %v", w.spec.ID, err)
+			return fuse.EIO
+		}
+	}
+	return fuse.OK
+}
+
+// introduce appends the records that make n, and the directories above it,
+// known to the log. mu is held.
+func (w *workspace) introduce(recs []layer.Record, nodes ...*node) []layer.Record {
+	for _, n := range nodes {
+		if n == nil || n.flags&known != 0 || introduced(recs, n.ino) {
+			continue
+		}
+		recs = w.introduce(recs, n.parent)
+		mode := n.mode
+		if n.flags&gitlink != 0 {
+			mode = gitlinkMode
+		}
+		recs = append(recs, layer.Record{
+			Kind: layer.KindIntro, Ino: n.ino, Parent: n.parent.ino, Name: n.name,
+			Mode: mode, Size: n.size, OID: n.oid[:w.t.oidLen],
+		})
+	}
+	return recs
+}
+
+func introduced(recs []layer.Record, ino uint64) bool {
+	for i := range recs {
+		if recs[i].Kind == layer.KindIntro && recs[i].Ino == ino {
+			return true
+		}
+	}
+	return false
+}
+
+// orphaned takes care of a node that just lost its last name: it lives on
+// while the kernel knows it, since it may be open. mu is held.
+func (w *workspace) orphaned(n *node) {
+	if n.lookups.Load() <= 0 {
+		w.release(n)
+	}
+}
+
+// release forgets a node without names and its bytes. mu is held.
+func (w *workspace) release(n *node) {
+	w.t.drop(n)
+	if n.data == noData {
+		return
+	}
+	w.fds.drop(fdKey{w, n.ino, n.data})
+	if n.data == w.t.layer && !w.spec.ReadOnly {
+		if err := os.Remove(w.top().DataPath(n.ino)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			w.log.Printf("%s: %v", w.spec.ID, err)
+		}
+	}
+}
+
+// directory returns the loaded directory ino.
+func (w *workspace) directory(ino uint64) (*node, fuse.Status) {
+	w.mu.RLock()
+	n := w.t.nodes[ino]
+	loaded := n != nil && n.isDir() && n.dir.loaded
+	w.mu.RUnlock()
+	switch {
+	case n == nil:
+		return nil, fuse.Status(syscall.ESTALE)
+	case loaded:
+		return n, fuse.OK
+	case !n.isDir():
+		return nil, fuse.ENOTDIR
+	}
+	if err := w.load(context.Background(), n); err != nil {
+		w.log.Printf("%s: %v", w.spec.ID, err)
+		return nil, status(err)
+	}
+	return n, fuse.OK
+}
+
+// load reads the git tree of directory n, once however many ask for it.
+func (w *workspace) load(ctx context.Context, n *node) error {
+	w.loadMu.Lock()
+	if f := w.loads[n.ino]; f != nil {
+		w.loadMu.Unlock()
+		<-f.done
+		return f.err
+	}
+	f := &fetch{done: make(chan struct{})}
+	w.loads[n.ino] = f
+	w.loadMu.Unlock()
+
+	f.err = w.loadTree(ctx, n)
+	w.loadMu.Lock()
+	delete(w.loads, n.ino)
+	w.loadMu.Unlock()
+	close(f.done)
+	return f.err
+}
+
+func (w *workspace) loadTree(ctx context.Context, n *node) error {
+	w.mu.RLock()
+	done, id := n.dir.loaded, w.t.oidString(&n.oid)
+	w.mu.RUnlock()
+	if done {
+		return nil
+	}
+	entries, err := w.readTree(ctx, id)
+	if err != nil {
+		return fmt.Errorf("tree %s: %w", id, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n.dir.loaded {
+		return nil
+	}
+	for _, e := range w.t.load(n, entries) {
+		rec := layer.Record{
+			Kind: layer.KindIntro, Ino: w.t.nextIno, Parent: n.ino, Name: e.name,
+			Mode: e.mode, OID: e.oid, Size: e.size,
+		}
+		if w.spec.ReadOnly {
+			if err := w.t.apply(&rec); err != nil {
+				return err
+			}
+			continue
+		}
+		recs := append(w.introduce(nil, n), rec)
+		if st := w.commit(recs...); !st.Ok() {
+			return syscall.Errno(st)
+		}
+	}
+	w.t.loaded(n)
+	return nil
+}
+
+func (w *workspace) readTree(ctx context.Context, id string) ([]lowerEntry, error) {
+	all, err := w.objs.Tree(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	entries := make([]lowerEntry, 0, len(all))
+	var ids []string
+	var at []int
+	for _, e := range all {
+		if !usableName(e.Name) {
+			continue
+		}
+		raw, err := hex.DecodeString(e.ID)
+		if err != nil || len(raw) > 32 {
+			return nil, fmt.Errorf("bad object id %q", e.ID)
+		}
+		if kind := e.Mode & syscall.S_IFMT; kind == syscall.S_IFREG || kind == syscall.S_IFLNK {
+			ids, at = append(ids, e.ID), append(at, len(entries))
+		}
+		entries = append(entries, lowerEntry{name: e.Name, mode: e.Mode, oid: raw})
+	}
+	if len(ids) == 0 {
+		return entries, nil
+	}
+	sizes, err := w.objs.Sizes(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for i, size := range sizes {
+		entries[at[i]].size = size
+	}
+	return entries, nil
+}
+
+// maxName is the longest name the kernel lists; FUSE itself would let longer
+// ones through.
+const maxName = 255
+
+// usableName refuses names of a hostile tree: git itself never writes them.
+func usableName(name string) bool {
+	return name != "" && name != "." && name != ".." && name != dotGit &&
+		len(name) <= maxName && !strings.ContainsAny(name, "/\x00")
+}
+
+const dotGit = ".git"
+
+// isDotGit reports whether name in directory ino is the file that belongs to
+// the mount.
+func (w *workspace) isDotGit(ino uint64, name string) bool {
+	return ino == rootIno && name == dotGit && w.spec.DotGit != ""
+}
+
+// data returns the path of the bytes of n in a layer. mu is held.
+func (w *workspace) data(n *node) string { return w.layers[n.data].DataPath(n.ino) }
+
+func (w *workspace) newLayerPath(id string) (string, error) {
+	if id == "" || id != filepath.Base(id) || id[0] == '.' {
+		return "", fmt.Errorf("bad layer id %q", id)
+	}
+	return filepath.Join(w.layerDir, id), nil
+}
+
+// status turns the error of a backing file or object into what a process
+// sees: its errno, or EIO.
+func status(err error) fuse.Status {
+	if err == nil {
+		return fuse.OK
+	}
+	var errno syscall.Errno
+	if errors.As(err, &errno) && errno != unix.ENOENT {
+		return fuse.Status(errno)
+	}
+	return fuse.EIO
+}
+
+func now() int64 { return time.Now().UnixNano() }

@@ -1,0 +1,174 @@
+package runtime
+
+import (
+	"context"
+	"io"
+	"syscall"
+)
+
+// Image is a resolved starting point of a root filesystem.
+type Image struct {
+	// Ref is the normalised reference ("host" for the host image).
+	Ref string
+	// Digest is the manifest's digest; empty for the host image.
+	Digest string
+	// Host marks the host image.
+	Host bool
+	// Env is the image's environment, always with a PATH.
+	Env []string
+	// WorkingDir and User are the image's defaults; may be empty.
+	WorkingDir string
+	User       string
+}
+
+// Info describes the runtime that is in use.
+type Info struct {
+	Version string
+	Socket  string
+	// Private is true when the containerd is one that git env started.
+	Private bool
+	// Runtime is the OCI runtime: "io.containerd.runc.v2".
+	Runtime string
+	// Seccomp is true when a system call filter is applied.
+	Seccomp bool
+	// Network is the network the containers see: "host".
+	Network string
+}
+
+// Progress is reported while an image is brought in.
+type Progress struct {
+	// Phase is "resolve", "pull" or "unpack".
+	Phase string
+	// Done and Total are bytes; Total grows while manifests are read.
+	Done, Total int64
+}
+
+// Mount is a host directory or file bound into a container.
+type Mount struct {
+	// Source is an absolute host path, Target an absolute path inside.
+	Source, Target string
+	ReadOnly       bool
+}
+
+// Spec says how a container is to be.
+type Spec struct {
+	// ID is the container's id: letters, digits, '-', '_' and '.', at most 64.
+	ID string
+	// RootFS is the id of a root filesystem that exists. At most one running
+	// container may use it.
+	RootFS string
+	Image  Image
+	Mounts []Mount
+	// Env is added to the image's environment, and wins.
+	Env []string
+	// Cwd is the default working directory of execs; "" takes the image's.
+	Cwd      string
+	Hostname string
+	Labels   map[string]string
+	// PidsLimit is the largest number of processes; 0 takes the default, a
+	// negative number means no limit.
+	PidsLimit int64
+	// MemoryBytes and CPUs limit the container; 0 means no limit.
+	MemoryBytes int64
+	CPUs        float64
+}
+
+// ExecSpec says what to run in a container.
+type ExecSpec struct {
+	// ID is unique among the execs of the container, of the same alphabet as
+	// Spec.ID. Every process of the exec has GIT_ENV_EXEC=<ID> in its environment.
+	ID   string
+	Args []string
+	// Env is added to the container's environment, and wins.
+	Env []string
+	// Cwd is absolute; "" takes the container's.
+	Cwd string
+	// TTY asks for a terminal: Stderr is not used then.
+	TTY           bool
+	Width, Height uint16
+}
+
+// IO connects an exec. The readers and writers are used from goroutines of the
+// runtime, each from one, until Process.Wait returns; none is used after that,
+// except that a Stdin which blocks in Read is abandoned there.
+type IO struct {
+	Stdin          io.Reader // nil: empty
+	Stdout, Stderr io.Writer // nil: discarded
+}
+
+// Exit is how a process ended.
+type Exit struct {
+	// Code is the exit code, 128+n when signal n ended the process.
+	Code int
+	// Signal is the signal's name without SIG ("KILL"), empty when the process
+	// exited by itself.
+	Signal string
+}
+
+// Backend is a container runtime.
+type Backend interface {
+	// Info describes the runtime; it starts it when it is not up.
+	Info(ctx context.Context) (Info, error)
+	// Resolve makes an image locally available: "host", or an OCI reference,
+	// pulled when it is not there. progress may be nil; it is called from one
+	// goroutine at a time. Fails with ErrImageNotFound, ErrPlatform, ErrRegistry.
+	Resolve(ctx context.Context, ref string, progress func(Progress)) (Image, error)
+	// CreateRootFS makes a root filesystem of an image. Fails with ErrExists.
+	CreateRootFS(ctx context.Context, id string, img Image) error
+	// ForkRootFS makes dst a copy of src as it is now; src is unaffected. The
+	// cost does not depend on the size when no container runs on src; otherwise
+	// that container stands still while what it wrote is copied.
+	ForkRootFS(ctx context.Context, src, dst string, img Image) error
+	// RemoveRootFS forgets a root filesystem; one that does not exist is no error.
+	RemoveRootFS(ctx context.Context, id string) error
+	// Start creates and starts a container, or returns the running one of that id.
+	Start(ctx context.Context, spec Spec) (Container, error)
+	// Get returns a running container, or ErrNotFound.
+	Get(ctx context.Context, id string) (Container, error)
+	// Remove kills everything in a container and forgets it; its root filesystem
+	// stays. A container that does not exist is no error.
+	Remove(ctx context.Context, id string) error
+	// List returns the ids of the containers with a label, running or not.
+	List(ctx context.Context, labelKey, labelValue string) ([]string, error)
+	// Close releases the client; containers keep running. A runtime that was
+	// started on demand and that nobody else uses is stopped.
+	Close() error
+}
+
+// Container is a running container.
+type Container interface {
+	ID() string
+	// Pid is the host's pid of the container's first process.
+	Pid() int
+	// Exec starts a command. Fails with ErrCommandNotFound, ErrNotExecutable,
+	// ErrBadCwd. A file that only the kernel can refuse (a format it does not know,
+	// a missing interpreter) may instead end at once with exit code 126, the reason
+	// on its standard error. The context bounds the start only.
+	Exec(ctx context.Context, spec ExecSpec, streams IO) (Process, error)
+	// Running asks whether the container is alive; it does not ask the runtime.
+	Running(ctx context.Context) bool
+	// Done yields one Exit when the container ends, and is closed then.
+	Done() <-chan Exit
+	// Pause freezes every process; Resume thaws them.
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+}
+
+// Process is one exec.
+type Process interface {
+	// Pid is the host's pid.
+	Pid() int
+	// Wait returns when the process has ended and its output is drained. When
+	// children still hold the pipes, that is at most 100 ms later; what they
+	// write afterwards is discarded. It may be called more than once.
+	Wait() (Exit, error)
+	// Signal sends a signal to the process; one that has ended is no error.
+	Signal(ctx context.Context, sig syscall.Signal) error
+	// Resize sets the size of the terminal.
+	Resize(ctx context.Context, width, height uint16) error
+	// KillTree ends every process that this exec started, whatever it did to get
+	// away: double forks, new sessions, cleared environments of the sole exec.
+	KillTree(ctx context.Context) error
+	// Close forgets the process; one that is still running is killed with its tree.
+	Close() error
+}

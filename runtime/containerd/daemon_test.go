@@ -1,0 +1,278 @@
+package containerd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/git-env/git-env/runtime"
+)
+
+func TestDaemonIsSharedAndStopsWithTheLast(t *testing.T) {
+	p := newPlace(t)
+	first, second := p.open(t), p.open(t)
+	pid, err := peerPid(first.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other, _ := peerPid(second.socket); other != pid {
+		t.Errorf("two daemons: %d, %d", pid, other)
+	}
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := second.Info(testContext(t)); err != nil {
+		t.Errorf("stopped under a user: %v", err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("it goes on: %v", err)
+	}
+	if exists(first.socket) {
+		t.Error("the socket is still there")
+	}
+	if _, err := second.Info(testContext(t)); err == nil {
+		t.Error("works after Close")
+	}
+}
+
+func TestDaemonStart(t *testing.T) {
+	p := newPlace(t)
+	p.open(t).Close()
+	var times []time.Duration
+	for range 7 {
+		begin := time.Now()
+		b, err := Open(testContext(t), p.Options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		times = append(times, time.Since(begin))
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.Sort(times)
+	t.Logf("containerd up in %v (median of %v)", times[len(times)/2], times)
+}
+
+func killDaemon(t testing.TB, b *Backend) {
+	t.Helper()
+	pid, err := peerPid(b.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDaemonKilled(t *testing.T) {
+	p := newPlace(t)
+	b := p.open(t)
+	c := hostContainer(t, b, "k")
+	out := &syncBuffer{}
+	proc, err := c.Exec(testContext(t), runtime.ExecSpec{ID: nextExec(), Args: []string{"sh", "-c", "echo begin; sleep 1.5; echo end; exit 7"}}, runtime.IO{Stdout: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.await(t, "begin")
+	killDaemon(t, b)
+	// The next request starts it again, and finds the container.
+	begin := time.Now()
+	if got := sh(t, c, "echo still here"); got != "still here" {
+		t.Errorf("%q", got)
+	}
+	t.Logf("exec across a killed containerd: %v", time.Since(begin))
+	if exit, err := proc.Wait(); err != nil || exit.Code != 7 || out.String() != "begin\nend\n" {
+		t.Errorf("%+v %v %q", exit, err, out.String())
+	}
+	killDaemon(t, b)
+	if ids, err := b.List(testContext(t), "test", "yes"); err != nil || !slices.Equal(ids, []string{"k"}) {
+		t.Errorf("%v %v", ids, err)
+	}
+	killDaemon(t, b)
+	other := p.open(t)
+	got, err := other.Get(testContext(t), "k")
+	if err != nil || got.Pid() != c.Pid() {
+		t.Fatalf("%v %v", got, err)
+	}
+	if out := sh(t, got, "echo $HOME"); out != "/root" {
+		t.Errorf("%q", out)
+	}
+	again, err := b.Start(testContext(t), runtime.Spec{ID: "k", RootFS: "root-k"})
+	if err != nil || again.Pid() != c.Pid() {
+		t.Errorf("%v %v", again, err)
+	}
+	killDaemon(t, b)
+	stop(t, other, "k")
+	if _, err := other.Get(testContext(t), "k"); !errors.Is(err, runtime.ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestShimKilled(t *testing.T) {
+	p := newPlace(t)
+	b := p.open(t)
+	c := hostContainer(t, b, "s")
+	sh(t, c, "echo kept >/file")
+	proc, err := c.Exec(testContext(t), runtime.ExecSpec{ID: nextExec(), Args: []string{"sleep", "1000"}}, runtime.IO{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	killShim(t, b, "s")
+	exit, err := proc.Wait()
+	if err != nil || exit.Signal != "KILL" {
+		t.Errorf("%+v %v", exit, err)
+	}
+	select {
+	case <-c.Done():
+	case <-time.After(10 * time.Second):
+		t.Error("the container outlives its shim")
+	}
+	c = startOn(t, b, "s", "root-s", runtime.Image{Host: true, Ref: "host"})
+	if got := sh(t, c, "cat /file"); got != "kept" {
+		t.Errorf("%q", got)
+	}
+}
+
+func killShim(t testing.TB, b *Backend, id string) {
+	t.Helper()
+	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, p := range procs {
+		data, err := os.ReadFile(p)
+		if err != nil || !bytes.Contains(data, []byte("containerd-shim")) || !bytes.Contains(data, []byte(b.socket)) || !bytes.Contains(data, []byte("\x00"+id+"\x00")) {
+			continue
+		}
+		var pid int
+		if _, err := fmt.Sscanf(p, "/proc/%d/cmdline", &pid); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatal("no shim found")
+}
+
+func TestContainerEnds(t *testing.T) {
+	p := newPlace(t)
+	b := p.open(t)
+	c := hostContainer(t, b, "e")
+	if !c.Running(testContext(t)) {
+		t.Error("not running")
+	}
+	if err := unix.Kill(c.Pid(), unix.SIGTERM); err != nil { // init leaves politely
+		t.Fatal(err)
+	}
+	select {
+	case exit := <-c.Done():
+		t.Logf("%+v", exit)
+	case <-time.After(5 * time.Second):
+		t.Fatal("init ignores TERM")
+	}
+	if c.Running(testContext(t)) {
+		t.Error("still running")
+	}
+	if _, err := c.Exec(testContext(t), runtime.ExecSpec{ID: "late", Args: []string{"true"}}, runtime.IO{}); err == nil {
+		t.Error("exec in a dead container")
+	}
+	if _, err := b.Get(testContext(t), "e"); !errors.Is(err, runtime.ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+	c = startOn(t, b, "e", "root-e", runtime.Image{Host: true, Ref: "host"}) // over the dead one
+	sh(t, c, "true")
+	if _, err := b.Start(testContext(t), runtime.Spec{ID: "other", RootFS: "root-e"}); err == nil {
+		t.Error("two containers on one root filesystem")
+	}
+	if err := b.Remove(testContext(t), "never-was"); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Start(testContext(t), runtime.Spec{ID: "x", RootFS: "nothing"}); !errors.Is(err, runtime.ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestExistingSocket(t *testing.T) {
+	p := newPlace(t)
+	private := p.open(t)
+	other := newPlace(t)
+	other.Socket = private.socket
+	b := other.open(t)
+	info, err := b.Info(testContext(t))
+	if err != nil || info.Private || !strings.HasPrefix(info.Version, "1.") && !strings.HasPrefix(info.Version, "2.") && info.Version[0] != 'v' {
+		t.Errorf("%+v %v", info, err)
+	}
+	c := hostContainer(t, b, "x")
+	sh(t, c, "true")
+	stop(t, b, "x")
+	other.Socket = "/no/such.sock"
+	var missing *runtime.MissingError
+	if _, err := Open(context.Background(), other.Options); !errors.As(err, &missing) || missing.What != "containerd" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestMissingBinaries(t *testing.T) {
+	need(t)
+	for _, f := range Check(testContext(t), "") {
+		if !f.OK || f.Detail == "" {
+			t.Errorf("%+v", f)
+		}
+	}
+	f := checkBinary(testContext(t), "no-such-binary", "containerd")
+	if f.OK || !strings.Contains(f.Hint, "apt install containerd") || !strings.Contains(f.Hint, "pacman -S containerd") {
+		t.Errorf("%+v", f)
+	}
+	if f := checkSocket("/no/such.sock"); f.OK {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	p := newPlace(t)
+	b := p.open(t)
+	ctx := testContext(t)
+	img, err := b.Resolve(ctx, "host", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, b, "lim", img)
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "f"), "mounted\n", 0o644)
+	c, err := b.Start(ctx, runtime.Spec{ID: "lim", RootFS: "lim", Image: img, PidsLimit: 40, MemoryBytes: 64 << 20, CPUs: 0.5,
+		Hostname: "lim", Env: []string{"V=w"}, Cwd: "/opt", Labels: map[string]string{"test": "yes", "io.git-env.repo": "r"},
+		Mounts: []runtime.Mount{{Source: dir, Target: "/workspace"}, {Source: dir, Target: "/mnt/ro", ReadOnly: true}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := sh(t, c, "pwd; echo $V; hostname; cat /workspace/f; echo x >/workspace/g; echo y 2>/dev/null >/mnt/ro/h || echo ro; ls /workspace"); got != "/opt\nw\nlim\nmounted\nro\nf\ng" {
+		t.Errorf("%q", got)
+	}
+	if got := sh(t, c, "(for i in $(seq 60); do sleep 3 & done) 2>&1 | grep -ci 'fork\\|resource' | sed 's/^[1-9].*/limited/'"); got != "limited" {
+		t.Errorf("pids: %q", got)
+	}
+	r := try(t, c, runtime.ExecSpec{Args: []string{"sh", "-c", "head -c 200000000 /dev/zero | tail -c 190000000 | wc -c"}})
+	if strings.TrimSpace(r.stdout) == "190000000" {
+		t.Error("memory is not limited")
+	}
+	ids, err := b.List(ctx, "io.git-env.repo", "r")
+	if err != nil || !slices.Equal(ids, []string{"lim"}) {
+		t.Errorf("%v %v", ids, err)
+	}
+	if ids, err := b.List(ctx, "io.git-env.repo", "other"); err != nil || len(ids) != 0 {
+		t.Errorf("%v %v", ids, err)
+	}
+}
+

@@ -1,0 +1,277 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/git-env/git-env/runtime"
+)
+
+// removeTimeout bounds the wait for the processes of a killed container.
+const removeTimeout = 20 * time.Second
+
+// Start implements runtime.Backend.
+func (b *Backend) Start(ctx context.Context, spec runtime.Spec) (runtime.Container, error) {
+	if err := checkID(spec.ID); err != nil {
+		return nil, err
+	}
+	defer b.starts.lock(spec.ID)()
+	c, err := b.attach(ctx, spec.ID)
+	if err == nil {
+		return c, nil
+	}
+	if !errors.Is(err, runtime.ErrNotFound) {
+		return nil, err
+	}
+	defer b.roots.lock(spec.RootFS)()
+	if c, err = b.start(ctx, &spec); err != nil {
+		return nil, fmt.Errorf("start container: %w", err)
+	}
+	return c, nil
+}
+
+func (b *Backend) start(ctx context.Context, spec *runtime.Spec) (_ *container, err error) {
+	user, err := b.userOf(ctx, spec.RootFS)
+	if err != nil {
+		return nil, err
+	}
+	if user != nil {
+		return nil, fmt.Errorf("container %s is running on root filesystem %s", user.id, spec.RootFS)
+	}
+	plan, err := b.plan(ctx, spec.RootFS)
+	if err != nil {
+		return nil, err
+	}
+	config, err := b.ociSpec(ctx, spec, plan)
+	if err != nil {
+		return nil, err
+	}
+	labels := containerLabels(spec)
+	if err := b.create(ctx, spec, config, labels); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			if undo := b.remove(context.WithoutCancel(ctx), spec.ID); undo != nil {
+				b.warn("container %s: %v", spec.ID, undo)
+			}
+		}
+	}()
+	pid, err := b.run(ctx, spec.ID, plan.root)
+	if err != nil {
+		return nil, err
+	}
+	return newContainer(b, spec.ID, pid, config, labels)
+}
+
+func containerLabels(spec *runtime.Spec) map[string]string {
+	labels := map[string]string{labelRootFS: spec.RootFS, labelCwd: spec.Cwd, labelUser: spec.Image.User}
+	if spec.Cwd == "" {
+		labels[labelCwd] = spec.Image.WorkingDir
+	}
+	for key, value := range spec.Labels {
+		labels[key] = value
+	}
+	return labels
+}
+
+// create records the container with containerd, replacing a dead one of its id.
+func (b *Backend) create(ctx context.Context, spec *runtime.Spec, config *specs.Spec, labels map[string]string) error {
+	encoded, err := typeurl.MarshalAny(config)
+	if err != nil {
+		return err
+	}
+	record := containers.Container{
+		ID:      spec.ID,
+		Labels:  labels,
+		Image:   spec.Image.Ref,
+		Runtime: containers.RuntimeInfo{Name: runtimeName},
+		Spec:    encoded,
+	}
+	create := func(ctx context.Context, c *client.Client) error {
+		_, err := c.ContainerService().Create(ctx, record)
+		return err
+	}
+	err = b.call(ctx, create)
+	if errdefs.IsAlreadyExists(err) {
+		if err := b.remove(ctx, spec.ID); err != nil {
+			return err
+		}
+		err = b.call(ctx, create)
+	}
+	return err
+}
+
+// run makes and starts the container's first process.
+func (b *Backend) run(ctx context.Context, id string, root *types.Mount) (pid int, err error) {
+	err = b.call(ctx, func(ctx context.Context, c *client.Client) error {
+		created, err := c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: id, Rootfs: []*types.Mount{root}})
+		if err != nil {
+			return err
+		}
+		pid = int(created.Pid)
+		_, err = c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id})
+		return err
+	})
+	if err != nil {
+		return 0, errors.New(oneLine(err.Error()))
+	}
+	return pid, nil
+}
+
+// Get implements runtime.Backend.
+func (b *Backend) Get(ctx context.Context, id string) (runtime.Container, error) {
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+	c, err := b.attach(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// attach returns the object of a running container, making one for a container
+// that was started by somebody before us.
+func (b *Backend) attach(ctx context.Context, id string) (*container, error) {
+	if c, ok := b.running.Load(id); ok && c.(*container).fd.alive() {
+		return c.(*container), nil
+	}
+	notRunning := &runtime.Error{Kind: runtime.ErrNotFound, Message: "container " + id + " is not running"}
+	var status *task.Process
+	var record containers.Container
+	err := b.call(ctx, func(ctx context.Context, c *client.Client) error {
+		got, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
+		if err != nil {
+			return err
+		}
+		status = got.Process
+		record, err = c.ContainerService().Get(ctx, id)
+		return err
+	})
+	if errdefs.IsNotFound(err) {
+		return nil, notRunning
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at container %s: %w", id, err)
+	}
+	switch status.Status {
+	case task.Status_RUNNING, task.Status_PAUSED, task.Status_PAUSING:
+	default:
+		return nil, notRunning
+	}
+	var config specs.Spec
+	if err := json.Unmarshal(record.Spec.GetValue(), &config); err != nil {
+		return nil, fmt.Errorf("look at container %s: %w", id, err)
+	}
+	c, err := newContainer(b, id, int(status.Pid), &config, record.Labels)
+	if err != nil {
+		return nil, notRunning // it has ended meanwhile
+	}
+	if status.Status != task.Status_RUNNING {
+		_ = c.cgroup.thaw() // whoever froze it is gone
+	}
+	return c, nil
+}
+
+// Remove implements runtime.Backend.
+func (b *Backend) Remove(ctx context.Context, id string) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	defer b.starts.lock(id)()
+	if err := b.remove(ctx, id); err != nil {
+		return fmt.Errorf("remove container %s: %w", id, err)
+	}
+	return nil
+}
+
+func (b *Backend) remove(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	if c, ok := b.running.Load(id); ok {
+		// The end of the first process is the end of all, whatever containerd does.
+		c := c.(*container)
+		_ = c.fd.signal(9)
+		_ = c.cgroup.thaw()
+	}
+	if err := b.deleteTask(ctx, id); err != nil {
+		return err
+	}
+	rootID := ""
+	err := b.call(ctx, func(ctx context.Context, c *client.Client) error {
+		record, err := c.ContainerService().Get(ctx, id)
+		if err != nil {
+			return err
+		}
+		rootID = record.Labels[labelRootFS]
+		return c.ContainerService().Delete(ctx, id)
+	})
+	if err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	if rootID != "" {
+		_ = os.RemoveAll(b.linkDir(rootID))
+	}
+	return os.RemoveAll(b.boxDir(id))
+}
+
+// deleteTask kills a container's processes and waits until they have ended and
+// the root filesystem is unmounted.
+func (b *Backend) deleteTask(ctx context.Context, id string) error {
+	err := b.call(ctx, func(ctx context.Context, c *client.Client) error {
+		_, err := c.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: 9, All: true})
+		if err != nil && !errdefs.IsNotFound(native(err)) {
+			return nil // dead, or never started: deleting will tell
+		}
+		return err
+	})
+	if errdefs.IsNotFound(err) {
+		// No process; a task that never ran or has ended may still be there.
+		return b.tryDelete(ctx, id)
+	}
+	if err != nil {
+		return err
+	}
+	waitErr := b.call(ctx, func(ctx context.Context, c *client.Client) error {
+		_, err := c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
+		return err
+	})
+	if waitErr != nil && ctx.Err() != nil {
+		return fmt.Errorf("its processes do not end: %w", context.Cause(ctx))
+	}
+	return b.tryDelete(ctx, id)
+}
+
+func (b *Backend) tryDelete(ctx context.Context, id string) error {
+	for {
+		err := b.call(ctx, func(ctx context.Context, c *client.Client) error {
+			_, err := c.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+			return err
+		})
+		if err == nil || errdefs.IsNotFound(err) {
+			return nil
+		}
+		if !errdefs.IsFailedPrecondition(err) || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}

@@ -115,18 +115,23 @@ func capture(ts *testscript.TestScript, neg bool, args []string) {
 // until they are gone.
 func kill9(ts *testscript.TestScript, neg bool, args []string) {
 	plain(ts, "kill9", neg)
+	// All are found before the first is killed: some end with one another.
+	var all []process
 	for _, role := range args {
 		found := withRole(ts, role)
 		if len(found) == 0 {
 			ts.Fatalf("no %s is running", role)
 		}
-		for _, p := range found {
-			ts.Logf("kill -9 %v", p)
-			ts.Check(syscall.Kill(p.pid, syscall.SIGKILL))
+		all = append(all, found...)
+	}
+	for _, p := range all {
+		ts.Logf("kill -9 %v", p)
+		if err := syscall.Kill(p.pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
+			ts.Check(err)
 		}
-		for _, p := range found {
-			waitExit(p.pid, 10*time.Second)
-		}
+	}
+	for _, p := range all {
+		waitExit(p.pid, 10*time.Second)
 	}
 }
 

@@ -80,7 +80,10 @@ func (e *Engine) Status(ctx context.Context, p api.Status) (*api.Live, error) {
 	}
 	v.use_.Unlock()
 	slices.Sort(live.Execs)
-	v.mu.Lock()
+	if !v.mu.TryLock() {
+		live.Busy = true // an image on its way, a commit: a status does not wait for it
+		return live, nil
+	}
 	defer v.mu.Unlock()
 	live.Container = v.ctr != nil
 	dirty, held, err := v.uncommitted(ctx)

@@ -13,7 +13,10 @@ import (
 	"github.com/git-env/git-env/internal/objects"
 )
 
-const oNofollow = syscall.O_NOFOLLOW
+const (
+	oNofollow = syscall.O_NOFOLLOW
+	oNonblock = syscall.O_NONBLOCK
+)
 
 // changeSet is what git would commit of a workspace, found from the file
 // server's account of what is dirty, never by walking the tree.

@@ -26,6 +26,7 @@ type commitRequest struct {
 	message string
 	record  *notes.Record // nil: no exec, only what is dirty
 	output  *recorder     // the exec's output
+	from    string        // the branch before git inside committed; "" when it did not
 }
 
 // commitResult says what became of it.
@@ -33,6 +34,7 @@ type commitResult struct {
 	tip      string // the branch after it
 	commit   string // empty when nothing changed
 	parent   string // what the branch was at
+	note     *gitcmd.RefUpdate
 	changed  int
 	warnings []string
 }
@@ -56,28 +58,33 @@ func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, err
 	if err != nil {
 		return nil, err
 	}
+	var warn []string
+	taken, err := v.takeInside(ctx, req.caller)
+	if err != nil {
+		// What is in the workspace is committed all the same; git inside keeps
+		// what it has.
+		warn = append(warn, err.Error())
+	}
+	refused := err != nil
 	set, err := v.changes(ctx, sc, left)
 	if err != nil {
 		return nil, fmt.Errorf("cannot commit: %w", err)
-	}
-	if set.empty() && req.record == nil && len(set.held) == 0 {
-		tip, err := v.e.store.Tip(ctx, v.st.Name)
-		if err != nil {
-			return nil, err
-		}
-		return &commitResult{tip: tip}, v.settle(ctx, set, left, tip)
 	}
 	edits, err := v.store(ctx, sc, set)
 	if err != nil {
 		return nil, fmt.Errorf("cannot commit: %w", err)
 	}
+	req.from = taken.before()
 	res, err := v.transact(ctx, req, edits)
 	if err != nil {
 		return nil, fmt.Errorf("cannot commit: %w", err)
 	}
-	res.warnings = set.warn
+	res.warnings = append(warn, set.warn...)
 	if res.commit != "" {
 		v.updateIndexes(ctx, res.parent, res.commit)
+	}
+	if res.commit != "" && !refused {
+		v.updateInside(ctx)
 	}
 	return res, v.settle(ctx, set, left, res.tip)
 }
@@ -267,6 +274,11 @@ func (v *Env) transact(ctx context.Context, req commitRequest, edits []objects.E
 				return nil, err
 			}
 		}
+		if req.from != "" {
+			if err := v.countSince(ctx, req.from, res); err != nil {
+				return nil, err
+			}
+		}
 		if req.record != nil {
 			more, err := v.buildRecord(ctx, req, res, refs[OutputRef(v.st.Name)])
 			if err != nil {
@@ -282,6 +294,9 @@ func (v *Env) transact(ctx context.Context, req commitRequest, edits []objects.E
 		}
 		err = v.e.store.Git.UpdateRefs(ctx, "git env: "+subject(req.message), ups...)
 		if err == nil {
+			if res.note != nil {
+				v.e.execs.Applied(*res.note)
+			}
 			return res, nil
 		}
 		if !errors.Is(err, gitcmd.ErrRefChanged) {
@@ -289,6 +304,22 @@ func (v *Env) transact(ctx context.Context, req commitRequest, edits []objects.E
 		}
 	}
 	return nil, Errorf(ExitBusy, "the refs of environment '%s' keep moving", v.st.Name).WithHint("try again")
+}
+
+// countSince makes a result tell of all that happened since from, the branch's
+// tip before git inside committed.
+func (v *Env) countSince(ctx context.Context, from string, res *commitResult) error {
+	a, err := v.e.treeOf(ctx, from)
+	if err != nil {
+		return err
+	}
+	b, err := v.e.treeOf(ctx, res.tip)
+	if err != nil {
+		return err
+	}
+	res.parent, res.commit = from, res.tip
+	res.changed, err = countChanged(ctx, v.e.store.Reader, a, b)
+	return err
 }
 
 // buildCommit writes tree and commit on top of res.tip; no update when the tree
@@ -345,6 +376,7 @@ func (v *Env) buildRecord(ctx context.Context, req commitRequest, res *commitRes
 	if err != nil {
 		return nil, err
 	}
+	res.note = &note
 	return append(ups, note), nil
 }
 

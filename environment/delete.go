@@ -104,8 +104,7 @@ func refuseDelete(name string, lost []string) error {
 
 const runningPrefix = "a running exec: "
 
-// wouldLose names what a delete would destroy. What is uncommitted is committed
-// first where it can be, so that it is at least in the branch.
+// wouldLose names what a delete would destroy.
 func (v *Env) wouldLose(ctx context.Context, p api.Delete) ([]string, error) {
 	var lost []string
 	v.use_.Lock()

@@ -113,6 +113,9 @@ func (e *Engine) Close() error {
 	if e.backend != nil {
 		errs = append(errs, e.backend.Close())
 	}
+	for _, n := range []*notes.Ref{e.execs, e.states} {
+		errs = append(errs, n.Settle(ctx))
+	}
 	errs = append(errs, e.store.Close())
 	return errors.Join(errs...)
 }

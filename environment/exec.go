@@ -270,7 +270,11 @@ func (x *execution) finish() (*api.Ran, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	req := commitRequest{caller: x.p.Caller, message: x.message(), record: &x.rec, output: x.out}
-	res, err := v.commit(ctx, req)
+	err := v.mount(ctx) // once more, should the file server have died meanwhile
+	var res *commitResult
+	if err == nil {
+		res, err = v.commit(ctx, req)
+	}
 	if err != nil {
 		// The next command tries again; should the daemon die first, the journal
 		// tells its successor how the exec ended.

@@ -128,9 +128,9 @@ func dirIno(known map[string]uint64, dir string) uint64 {
 	return ino
 }
 
-// updateIndexes brings the host's index and the one inside up to the commit that
-// was just made on parent. They only save git work: a failure is logged, and
-// mended by building the index anew.
+// updateIndexes brings the host's index up to the commit that was just made on
+// parent. It only saves git work: a failure is logged, and mended by building
+// the index anew.
 func (v *Env) updateIndexes(ctx context.Context, parent, commit string) {
 	if _, err := os.Lstat(v.indexPath()); err != nil {
 		return // not made yet
@@ -142,6 +142,10 @@ func (v *Env) updateIndexes(ctx context.Context, parent, commit string) {
 			v.e.log.Warn("cannot rebuild the index", "env", v.st.Name, "err", err)
 		}
 	}
+}
+
+// updateInside brings git inside up to the branch.
+func (v *Env) updateInside(ctx context.Context) {
 	if err := v.refreshInside(ctx); err != nil {
 		v.e.log.Warn("cannot update git inside", "env", v.st.Name, "err", err)
 	}

@@ -167,6 +167,11 @@ func (v *Env) refreshRoot(ctx context.Context, root *os.Root) error {
 	if err != nil {
 		return err
 	}
+	if inside := insideTip(root, v.st.Branch()); inside != "" && inside != tip {
+		if behind, err := v.e.isMerged(ctx, inside, tip, ""); err != nil || !behind {
+			return nil // commits that are not taken over yet; the next commit does
+		}
+	}
 	if err := root.MkdirAll(filepath.Dir(v.st.Branch()), 0o755); err != nil {
 		return err
 	}

@@ -359,3 +359,30 @@ func TestTwoForks(t *testing.T) {
 		t.Errorf("writing to a read-only mount: %v", err)
 	}
 }
+
+func TestTmpfile(t *testing.T) {
+	r := newRig(t, map[string]string{"d/f": "x"})
+	fd, err := unix.Open(r.path("d"), unix.O_TMPFILE|unix.O_RDWR, 0o640)
+	must(t, err)
+	f := os.NewFile(uintptr(fd), "tmp")
+	defer f.Close()
+	_, err = f.Write([]byte("bytes"))
+	must(t, err)
+	must(t, unix.Fsetxattr(fd, "user.x", []byte("y"), 0))
+	if _, dirty := r.dirtyFiles(); len(dirty) != 0 {
+		t.Errorf("a file without a name is dirty: %v", dirty)
+	}
+	must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, r.path("d/named"), unix.AT_SYMLINK_FOLLOW))
+	_, err = f.WriteAt([]byte("more"), 5)
+	must(t, err)
+	must(t, unix.Link(r.path("d/named"), r.path("twice")))
+	before := snapshot(t, r.spec.Dir)
+	f.Close()
+	r.unmount()
+	r.mount()
+	same(t, "remount", snapshot(t, r.spec.Dir), before, exact)
+	wantFile(t, r.path("twice"), "bytesmore")
+	if s := before["twice"]; s.Mode&0o777 != 0o640 || s.Xattr != "user.x=y;" || s.Nlink != 2 {
+		t.Errorf("%+v", s)
+	}
+}

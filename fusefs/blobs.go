@@ -3,19 +3,23 @@ package fusefs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 )
 
 // blobStore keeps materialised blobs as files, shared by all mounts and by
 // all file servers of a repository: <dir>/<2 hex>/<rest of the id>, mode 0444,
 // written under a temporary name and renamed, never changed afterwards.
 type blobStore struct {
-	dir  string
-	objs Objects
+	dir   string
+	objs  Objects
+	temps atomic.Uint64
 
 	mu      sync.Mutex
 	fetches map[string]*fetch // guarded by mu
@@ -74,11 +78,7 @@ func (b *blobStore) fetch(ctx context.Context, id string, size int64) error {
 }
 
 func (b *blobStore) write(ctx context.Context, id string, size int64) error {
-	dir := filepath.Dir(b.path(id))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(dir, ".tmp-*")
+	tmp, err := b.temp(filepath.Dir(b.path(id)))
 	if err != nil {
 		return err
 	}
@@ -89,9 +89,6 @@ func (b *blobStore) write(ctx context.Context, id string, size int64) error {
 	if err == nil && n != size {
 		err = fmt.Errorf("blob %s has %d bytes instead of %d", id, n, size)
 	}
-	if err == nil {
-		err = tmp.Chmod(0o444)
-	}
 	if cerr := tmp.Close(); err == nil {
 		err = cerr
 	}
@@ -99,6 +96,20 @@ func (b *blobStore) write(ctx context.Context, id string, size int64) error {
 		return err
 	}
 	return os.Rename(tmp.Name(), b.path(id))
+}
+
+// temp makes a file of the final mode that no other process makes.
+func (b *blobStore) temp(dir string) (*os.File, error) {
+	name := filepath.Join(dir, fmt.Sprintf(".tmp-%d-%d", os.Getpid(), b.temps.Add(1)))
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	f, err := os.OpenFile(name, flags, 0o444)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+		f, err = os.OpenFile(name, flags, 0o444)
+	}
+	return f, err
 }
 
 // maxLink bounds the target of a symbolic link: PATH_MAX.

@@ -3,9 +3,11 @@ package fusefs
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -27,6 +29,11 @@ func TestServerKilled(t *testing.T) {
 	must(t, err)
 	defer f.Close()
 	must(t, syscall.Kill(r.c.Pid(), syscall.SIGSTOP))
+	for state := byte(0); state != 'T'; {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.c.Pid()))
+		must(t, err)
+		state = stat[bytes.LastIndexByte(stat, ')')+2]
+	}
 	go func() {
 		_, err := f.WriteAt([]byte("x"), 100)
 		stopped <- err
@@ -131,4 +138,74 @@ func TestNoSpace(t *testing.T) {
 	r.mount()
 	same(t, "remount when full", snapshot(t, r.spec.Dir), before, exact)
 	must(t, os.Remove(r.path("fill0")))
+}
+
+// When the daemon is killed its file server takes the mounts away and leaves.
+func TestDaemonKilled(t *testing.T) {
+	r := newRig(t, map[string]string{"f": "x"})
+	r.unmount()
+	exe, err := os.Executable()
+	must(t, err)
+	spec, err := json.Marshal(r.spec)
+	must(t, err)
+	daemon := exec.Command(exe, "daemon", r.dir, string(spec))
+	out, err := daemon.StdoutPipe()
+	must(t, err)
+	must(t, daemon.Start())
+	var pid int
+	if _, err := fmt.Fscan(out, &pid); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(r.path("new"))
+	must(t, err)
+	defer f.Close()
+	must(t, daemon.Process.Kill())
+	daemon.Wait()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		m, err := findMount(r.spec.Dir)
+		must(t, err)
+		if m == nil && !running(pid) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("mount %v, server running: %v", m, running(pid))
+		}
+	}
+	if _, err := f.Write([]byte("x")); err == nil {
+		t.Error("a write to a mount that is gone works")
+	}
+	r.mount()
+	wantFile(t, r.path("new"), "")
+}
+
+// running is false for a zombie too: who has to reap it may take his time.
+func running(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && stat[bytes.LastIndexByte(stat, ')')+2] != 'Z'
+}
+
+// fakeDaemon mounts what it is told, says the process id of its file server
+// and waits to be killed.
+func fakeDaemon(args []string) int {
+	var spec MountSpec
+	exe, err := os.Executable()
+	if err == nil {
+		err = json.Unmarshal([]byte(args[1]), &spec)
+	}
+	var c *Client
+	if err == nil {
+		c, err = StartServer(context.Background(), ServerOptions{
+			Exe: exe, GitDir: filepath.Join(args[0], "repo/.git"),
+			BlobDir: filepath.Join(args[0], "blobs"), LayerDir: filepath.Join(args[0], "layers"),
+		})
+	}
+	if err == nil {
+		err = c.Mount(context.Background(), spec)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(c.Pid())
+	select {}
 }

@@ -10,10 +10,13 @@ import (
 	"time"
 )
 
-// The test binary is also the file server.
+// The test binary is also the file server, and a daemon to kill.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "fusefs" {
 		os.Exit(ServerMain(context.Background(), os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == "daemon" {
+		os.Exit(fakeDaemon(os.Args[2:]))
 	}
 	os.Exit(m.Run())
 }

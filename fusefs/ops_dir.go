@@ -39,6 +39,11 @@ func (w *workspace) OpenDir(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.S
 	return fuse.ENOSYS
 }
 
+// Flush has nothing to do: what is written is in the backing file.
+func (w *workspace) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status {
+	return fuse.ENOSYS
+}
+
 func (w *workspace) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	return w.list(in, func(e fuse.DirEntry, _ *node) (bool, fuse.Status) {
 		return out.AddDirEntry(e), fuse.OK

@@ -113,16 +113,24 @@ func (w *workspace) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *f
 	defer w.mu.Unlock()
 	n := w.t.nodes[in.Oldnodeid]
 	switch {
-	case n == nil || n.nlink == 0 || p.nlink == 0:
+	case n == nil || p.nlink == 0:
 		return fuse.ENOENT
 	case n.isDir():
 		return fuse.EPERM
 	case p.dir.get(name) != nil:
 		return fuse.Status(syscall.EEXIST)
 	}
-	recs := append(w.introduce(nil, n, p), layer.Record{
-		Kind: layer.KindLink, Time: now(), Ino: n.ino, Parent: p.ino, Name: name,
-	})
+	var recs []layer.Record
+	if n.nlink == 0 {
+		if n.data != noData && n.data != w.t.layer {
+			return fuse.Status(syscall.EXDEV) // frozen meanwhile: rather copied than linked
+		}
+		recs = w.name(n, p, name)
+	} else {
+		recs = append(w.introduce(nil, n, p), layer.Record{
+			Kind: layer.KindLink, Time: now(), Ino: n.ino, Parent: p.ino, Name: name,
+		})
+	}
 	if st := w.commit(recs...); !st.Ok() {
 		return st
 	}

@@ -233,14 +233,17 @@ func (w *workspace) freeze(newTop string) (string, error) {
 
 	w.gate.Lock()
 	w.mu.Lock()
-	old := w.top()
+	old, before, sealed := w.top(), w.sealed, make(chan struct{})
+	w.sealed = sealed
 	w.layers = append(w.layers, top)
 	w.t.layer = int16(len(w.layers) - 1)
 	w.mu.Unlock()
 	w.gate.Unlock()
 
 	// It is frozen now. Making that durable may take the disk a while.
-	w.seals.Go(func() {
+	go func() {
+		defer close(sealed)
+		<-before
 		err := old.Seal()
 		if cerr := old.Close(); err == nil {
 			err = cerr
@@ -248,7 +251,7 @@ func (w *workspace) freeze(newTop string) (string, error) {
 		if err != nil {
 			w.log.Printf("%s: sealing layer %s: %v", w.spec.ID, old.Meta().ID, err)
 		}
-	})
+	}()
 	return old.Meta().ID, nil
 }
 
@@ -260,7 +263,7 @@ func (w *workspace) sync() error {
 	if w.spec.ReadOnly {
 		return nil
 	}
-	w.seals.Wait()
+	w.awaitSealed()
 	w.gate.Lock()
 	w.mu.Lock()
 	w.barrier = w.t.seq // later writes are to be listed again

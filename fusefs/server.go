@@ -40,6 +40,7 @@ func ServerMain(ctx context.Context, args []string) int {
 	// Whatever the daemon's terminal does is not our business, and no
 	// directory is to be held.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	syscall.Umask(0) // every mode is meant as given
 	if err := os.Chdir("/"); err != nil {
 		logger.Print(err)
 		return 1
@@ -70,6 +71,7 @@ type server struct {
 type mount struct {
 	w     *workspace
 	ended chan struct{} // closed when the kernel asks no more
+	close sync.Once
 }
 
 func newServer(sh *shared, blobDir string) *server {
@@ -258,7 +260,7 @@ func (s *server) unmount(id string, m *mount) error {
 func (m *mount) finish(wait time.Duration) bool {
 	select {
 	case <-m.ended:
-		m.w.close()
+		m.close.Do(m.w.close)
 		return true
 	case <-time.After(wait):
 		return false

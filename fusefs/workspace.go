@@ -2,14 +2,12 @@ package fusefs
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -48,7 +46,8 @@ type workspace struct {
 
 	syncMu   sync.Mutex
 	unsynced map[uint64]struct{} // guarded by syncMu: inodes written since the last Sync
-	seals    sync.WaitGroup      // layers being made durable after Freeze
+
+	sealed chan struct{} // guarded by mu: closed when the layers under the top are durable
 }
 
 // shared is what all workspaces of a file server use together.
@@ -77,8 +76,9 @@ func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, 
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), spec: spec, layerDir: sh.layerDir,
 		objs: sh.objs, blobs: sh.blobs, fds: sh.fds, log: sh.log,
 		t: t, layers: layers, barrier: t.seq,
-		loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{},
+		loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{}, sealed: make(chan struct{}),
 	}
+	close(w.sealed)
 	if !spec.ReadOnly {
 		t.layer = int16(len(layers) - 1)
 		w.sweep()
@@ -112,7 +112,7 @@ func (w *workspace) sweep() {
 
 // close releases everything; the mount is gone.
 func (w *workspace) close() {
-	w.seals.Wait()
+	w.awaitSealed()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fds.dropAll(w)
@@ -121,6 +121,14 @@ func (w *workspace) close() {
 			w.log.Printf("%s: %v", w.spec.ID, err)
 		}
 	}
+}
+
+// awaitSealed waits until everything that was frozen is durable.
+func (w *workspace) awaitSealed() {
+	w.mu.RLock()
+	sealed := w.sealed
+	w.mu.RUnlock()
+	<-sealed
 }
 
 // top returns the writable layer. mu is held.
@@ -196,129 +204,6 @@ func (w *workspace) release(n *node) {
 		}
 	}
 }
-
-// directory returns the loaded directory ino.
-func (w *workspace) directory(ino uint64) (*node, fuse.Status) {
-	w.mu.RLock()
-	n := w.t.nodes[ino]
-	loaded := n != nil && n.isDir() && n.dir.loaded
-	w.mu.RUnlock()
-	switch {
-	case n == nil:
-		return nil, fuse.Status(syscall.ESTALE)
-	case loaded:
-		return n, fuse.OK
-	case !n.isDir():
-		return nil, fuse.ENOTDIR
-	}
-	if err := w.load(context.Background(), n); err != nil {
-		w.log.Printf("%s: %v", w.spec.ID, err)
-		return nil, status(err)
-	}
-	return n, fuse.OK
-}
-
-// load reads the git tree of directory n, once however many ask for it.
-func (w *workspace) load(ctx context.Context, n *node) error {
-	w.loadMu.Lock()
-	if f := w.loads[n.ino]; f != nil {
-		w.loadMu.Unlock()
-		<-f.done
-		return f.err
-	}
-	f := &fetch{done: make(chan struct{})}
-	w.loads[n.ino] = f
-	w.loadMu.Unlock()
-
-	f.err = w.loadTree(ctx, n)
-	w.loadMu.Lock()
-	delete(w.loads, n.ino)
-	w.loadMu.Unlock()
-	close(f.done)
-	return f.err
-}
-
-func (w *workspace) loadTree(ctx context.Context, n *node) error {
-	w.mu.RLock()
-	done, id := n.dir.loaded, w.t.oidString(&n.oid)
-	w.mu.RUnlock()
-	if done {
-		return nil
-	}
-	entries, err := w.readTree(ctx, id)
-	if err != nil {
-		return fmt.Errorf("tree %s: %w", id, err)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if n.dir.loaded {
-		return nil
-	}
-	for _, e := range w.t.load(n, entries) {
-		rec := layer.Record{
-			Kind: layer.KindIntro, Ino: w.t.nextIno, Parent: n.ino, Name: e.name,
-			Mode: e.mode, OID: e.oid, Size: e.size,
-		}
-		if w.spec.ReadOnly {
-			if err := w.t.apply(&rec); err != nil {
-				return err
-			}
-			continue
-		}
-		recs := append(w.introduce(nil, n), rec)
-		if st := w.commit(recs...); !st.Ok() {
-			return syscall.Errno(st)
-		}
-	}
-	w.t.loaded(n)
-	return nil
-}
-
-func (w *workspace) readTree(ctx context.Context, id string) ([]lowerEntry, error) {
-	all, err := w.objs.Tree(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	entries := make([]lowerEntry, 0, len(all))
-	var ids []string
-	var at []int
-	for _, e := range all {
-		if !usableName(e.Name) {
-			continue
-		}
-		raw, err := hex.DecodeString(e.ID)
-		if err != nil || len(raw) > 32 {
-			return nil, fmt.Errorf("bad object id %q", e.ID)
-		}
-		if kind := e.Mode & syscall.S_IFMT; kind == syscall.S_IFREG || kind == syscall.S_IFLNK {
-			ids, at = append(ids, e.ID), append(at, len(entries))
-		}
-		entries = append(entries, lowerEntry{name: e.Name, mode: e.Mode, oid: raw})
-	}
-	if len(ids) == 0 {
-		return entries, nil
-	}
-	sizes, err := w.objs.Sizes(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	for i, size := range sizes {
-		entries[at[i]].size = size
-	}
-	return entries, nil
-}
-
-// maxName is the longest name the kernel lists; FUSE itself would let longer
-// ones through.
-const maxName = 255
-
-// usableName refuses names of a hostile tree: git itself never writes them.
-func usableName(name string) bool {
-	return name != "" && name != "." && name != ".." && name != dotGit &&
-		len(name) <= maxName && !strings.ContainsAny(name, "/\x00")
-}
-
-const dotGit = ".git"
 
 // isDotGit reports whether name in directory ino is the file that belongs to
 // the mount.

@@ -30,6 +30,8 @@ type Ref struct {
 	r          *objects.Reader
 	w          *objects.Writer
 	appendLock *sync.Mutex // held by Append: one process need not race itself
+	prepared   *prepared
+	recent     *recent
 }
 
 // NewRef returns the notes ref of that full name, such as refs/notes/env.
@@ -37,6 +39,8 @@ func NewRef(name string, g *gitcmd.Git, r *objects.Reader, w *objects.Writer) *R
 	return &Ref{
 		name: name, author: "git env", mail: "git-env@localhost",
 		git: g, r: r, w: w, appendLock: &sync.Mutex{},
+		prepared: &prepared{byTip: map[string]map[string][]byte{}},
+		recent:   &recent{},
 	}
 }
 
@@ -85,15 +89,23 @@ func (n *Ref) content(ctx context.Context, found []place) ([]byte, error) {
 // top of the present tip, and returns the update that makes it the tip. Blocks
 // and state lines that a note has already are left out; when nothing is left
 // the update only verifies the tip. The caller syncs the writer, puts the update
-// into a transaction, and prepares again on gitcmd.ErrRefChanged.
+// into a transaction, prepares again on gitcmd.ErrRefChanged, and calls Applied
+// when it is made. What git commands have overwritten is put back too.
 func (n *Ref) Prepare(ctx context.Context, add map[string][]byte) (gitcmd.RefUpdate, error) {
 	old, tree, err := n.tip(ctx)
 	if err != nil {
 		return gitcmd.RefUpdate{}, err
 	}
 	up := gitcmd.RefUpdate{Ref: n.name, Old: old, New: old}
+	lost, err := n.lost(ctx, old)
+	if err != nil {
+		return gitcmd.RefUpdate{}, fmt.Errorf("history of '%s': %w", n.name, err)
+	}
 	var edits []objects.Edit
 	for commit, text := range add {
+		lost[commit] = join(lost[commit], text)
+	}
+	for commit, text := range lost {
 		e, err := n.edit(ctx, tree, strings.ToLower(commit), text)
 		if err != nil {
 			return gitcmd.RefUpdate{}, fmt.Errorf("note of %s: %w", commit, err)
@@ -107,14 +119,16 @@ func (n *Ref) Prepare(ctx context.Context, add map[string][]byte) (gitcmd.RefUpd
 	if err != nil {
 		return gitcmd.RefUpdate{}, fmt.Errorf("notes tree: %w", err)
 	}
-	up.New, err = n.commit(root, old)
+	if up.New, err = n.commit(root, old); err == nil {
+		n.remember(up.New, lost)
+	}
 	return up, err
 }
 
 // commit writes the notes commit.
 func (n *Ref) commit(tree, parent string) (string, error) {
 	who := objects.Signature(n.author, n.mail, time.Now())
-	c := &objects.Commit{Tree: tree, Author: who, Committer: who, Message: "Notes added by 'git env'\n"}
+	c := &objects.Commit{Tree: tree, Author: who, Committer: who, Message: ownMessage}
 	if parent != "" {
 		c.Parents = []string{parent}
 	}
@@ -165,6 +179,9 @@ func (n *Ref) Append(ctx context.Context, add map[string][]byte) error {
 			return fmt.Errorf("flush notes: %w", err)
 		}
 		err = n.git.UpdateRefs(ctx, "notes: Notes added by 'git env'", up)
+		if err == nil {
+			n.Applied(up)
+		}
 		if !errors.Is(err, gitcmd.ErrRefChanged) {
 			return err
 		}

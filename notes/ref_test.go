@@ -118,6 +118,7 @@ func TestAppend(t *testing.T) {
 			t.Fatalf("no ref: %q, %v", note, err)
 		}
 		r.append(n, head, block(1))
+		r.git("", "pack-refs", "--all", "--prune")
 		r.append(n, head, block(2))
 		r.append(n, head, block(2)) // again, as after a crash
 		r.append(n, head, block(1)+"\n"+block(3))
@@ -315,10 +316,13 @@ func TestLargeNote(t *testing.T) {
 func TestConcurrentAppends(t *testing.T) {
 	r := newRepo(t, "sha1", 3)
 	const writers, each = 4, 6
+	const byGit = 20
 	var wg sync.WaitGroup
+	var refs []*Ref
 	for i := range writers {
+		n := r.ref()
+		refs = append(refs, n)
 		wg.Go(func() {
-			n := r.ref()
 			for j := range each {
 				id := i*each + j
 				err := n.Append(t.Context(), map[string][]byte{
@@ -332,7 +336,7 @@ func TestConcurrentAppends(t *testing.T) {
 		})
 	}
 	wg.Go(func() {
-		for j := range each {
+		for j := range byGit {
 			// git does not retry; a failure has written nothing.
 			for {
 				if _, err := r.try("", "notes", "--ref=env", "append", "-m", fmt.Sprintf("from git %d", j), r.commits[j%3]); err == nil {
@@ -342,6 +346,11 @@ func TestConcurrentAppends(t *testing.T) {
 		}
 	})
 	wg.Wait()
+	for _, n := range refs {
+		if err := n.Settle(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
 	n := r.ref()
 	var all []string
 	for _, c := range r.commits {
@@ -361,12 +370,99 @@ func TestConcurrentAppends(t *testing.T) {
 	if count != 2*writers*each {
 		t.Errorf("%d records, want %d", count, 2*writers*each)
 	}
-	for j := range each {
+	for j := range byGit {
 		if !strings.Contains(all[j%3], fmt.Sprintf("from git %d\n", j)) {
 			t.Errorf("git's note %d is lost", j)
 		}
 	}
 	r.git("", "fsck", "--strict")
+}
+
+// TestGitOverwrites has git notes write back a tree it read before we appended.
+func TestGitOverwrites(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		note int // which commit git notes, ours being 0 and 1
+		want [3]string
+	}{
+		"edit another":   {[]string{"edit"}, 2, [3]string{"base\n\n" + block(1), block(2), "by git\n"}},
+		"append another": {[]string{"append", "-m", "by git"}, 2, [3]string{"base\n\n" + block(1), block(2), "by git\n"}},
+		"append same":    {[]string{"append", "-m", "by git"}, 0, [3]string{"base\n\nby git\n\n" + block(1), block(2), ""}},
+		"append new":     {[]string{"append", "-m", "by git"}, 1, [3]string{"base\n\n" + block(1), "by git\n\n" + block(2), ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRepo(t, "sha1", 3)
+			n := r.ref()
+			r.append(n, r.commits[0], "base\n")
+			stale := r.git("", "rev-parse", "refs/notes/env")
+			r.append(n, r.commits[0], block(1))
+			r.append(n, r.commits[1], block(2))
+			parent := r.git("", "rev-parse", "refs/notes/env")
+			// What git makes on the stale tip, on top of the new one.
+			r.git("", "update-ref", "refs/notes/env", stale)
+			args := append([]string{"-c", "core.editor=echo by git >", "notes", "--ref=env"}, c.args...)
+			r.git("", append(args, r.commits[c.note])...)
+			tree := r.git("", "rev-parse", "refs/notes/env^{tree}")
+			message := r.git("", "log", "-1", "--format=%B", "refs/notes/env")
+			made := r.git("", "commit-tree", tree, "-p", parent, "-m", message)
+			r.git("", "update-ref", "refs/notes/env", made)
+			// Another process finds out, and no second time.
+			for range 2 {
+				if err := r.ref().Settle(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i, want := range c.want {
+				if got := r.read(n, r.commits[i]); got != want {
+					t.Errorf("note %d: %q, want %q", i, got, want)
+				}
+			}
+			if got := r.git("", "rev-parse", "refs/notes/env^"); got != made {
+				t.Errorf("parent %s, want %s", got, made)
+			}
+			// In neither tree nor history: only the writer can know.
+			r.git("", "update-ref", "refs/notes/env", r.git("", "commit-tree", tree, "-p", stale, "-m", message))
+			if err := n.Settle(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for i, want := range c.want {
+				if got := r.read(n, r.commits[i]); got != want {
+					t.Errorf("out of history, note %d: %q, want %q", i, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestDeliberateRemoval keeps notes away that the user took away.
+func TestDeliberateRemoval(t *testing.T) {
+	for name, args := range map[string][]string{
+		"remove": {"notes", "--ref=env", "remove", "@", "@^"},
+		"rewind": {"update-ref", "refs/notes/env", "refs/notes/env~2"},
+		"delete": {"update-ref", "-d", "refs/notes/env"},
+		"edit":   {"-c", "core.editor=echo nothing >", "notes", "--ref=env", "edit", "@"},
+		"add":    {"notes", "--ref=env", "add", "-f", "-m", "nothing", "@"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRepo(t, "sha1", 3)
+			n := r.ref()
+			for i := range 3 {
+				r.append(n, r.commits[2-i%2], block(i))
+			}
+			r.git("", args...)
+			before, _ := r.try("", "rev-parse", "refs/notes/env")
+			if err := n.Settle(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if after, _ := r.try("", "rev-parse", "refs/notes/env"); after != before {
+				t.Errorf("something came back:\n%s", r.git("", "show", after))
+			}
+			r.append(n, r.commits[0], block(9))
+			if got := r.read(n, r.commits[2]); strings.Contains(got, block(2)) {
+				t.Errorf("the note came back: %s", got)
+			}
+		})
+	}
 }
 
 // TestMerge lets a plain git notes merge join the notes of two machines.

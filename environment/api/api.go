@@ -153,7 +153,10 @@ type Live struct {
 	Mounted   bool     `json:"mounted"`
 	Container bool     `json:"container"`
 	Execs     []string `json:"execs,omitempty"` // running execs, as "<id> <command>"
-	Dirty     []string `json:"dirty,omitempty"` // uncommitted paths, at most 1,000
+	// Busy says that the environment is being started, committed or forked; what
+	// follows is not known then.
+	Busy  bool     `json:"busy,omitempty"`
+	Dirty []string `json:"dirty,omitempty"` // uncommitted paths, at most 1,000
 }
 
 // DaemonStatus is the answer to daemon.status.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -46,10 +47,11 @@ type Layer struct {
 
 	log  *os.File // nil when opened read-only
 	size int64    // bytes of whole frames in log
+	room int64    // up to where blocks are allocated for log
 	buf  []byte   // scratch of Append
 	err  error    // sticky: the log could not be brought back to size
 
-	mu     sync.Mutex // guards synced
+	mu     sync.Mutex // guards synced, and log against Close
 	synced int64
 }
 
@@ -125,6 +127,9 @@ func (l *Layer) Append(recs ...Record) error {
 	for i := range recs {
 		l.buf = AppendFrame(l.buf, &recs[i])
 	}
+	if err := l.allocate(int64(len(l.buf))); err != nil && !removes(recs) {
+		return err
+	}
 	n, err := writeAll(int(l.log.Fd()), l.buf)
 	if err == nil {
 		l.size += int64(n)
@@ -136,6 +141,40 @@ func (l *Layer) Append(recs ...Record) error {
 		}
 	}
 	return err
+}
+
+const (
+	// ahead is how far blocks for the log are allocated before they are
+	// needed. Only removals may use the last part, so that something can be
+	// removed when the disk is full.
+	ahead   = 64 << 10
+	reserve = 16 << 10
+)
+
+// allocate makes sure that n more bytes fit without using the reserve.
+func (l *Layer) allocate(n int64) error {
+	if l.size+n+reserve <= l.room {
+		return nil
+	}
+	err := unix.Fallocate(int(l.log.Fd()), unix.FALLOC_FL_KEEP_SIZE, l.size, n+ahead)
+	switch {
+	case err == nil:
+		l.room = l.size + n + ahead
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return err
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
+		l.room = math.MaxInt64 // the file system cannot
+	}
+	return nil
+}
+
+func removes(recs []Record) bool {
+	for i := range recs {
+		if recs[i].Kind == KindRemove {
+			return true
+		}
+	}
+	return false
 }
 
 func writeAll(fd int, b []byte) (int, error) {
@@ -156,11 +195,11 @@ func writeAll(fd int, b []byte) (int, error) {
 // Sync makes every record appended before the call durable. Calls that arrive
 // while nothing was appended cost nothing.
 func (l *Layer) Sync() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.log == nil {
 		return nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	st, err := l.log.Stat()
 	if err != nil {
 		return err
@@ -207,6 +246,8 @@ func (l *Layer) SyncAll() error {
 
 // Close releases the log. The layer stays readable through its paths.
 func (l *Layer) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.log == nil {
 		return nil
 	}

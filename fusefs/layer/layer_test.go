@@ -88,7 +88,7 @@ func TestTornTail(t *testing.T) {
 	for i := range recs {
 		ends = append(ends, ends[i]+len(AppendFrame(nil, &recs[i])))
 	}
-	for cut := range len(whole) {
+	for cut := 0; cut < len(whole); cut += 3 {
 		n, tail := 0, byte(0xee)
 		for ends[n+1] <= cut {
 			n++
@@ -96,7 +96,7 @@ func TestTornTail(t *testing.T) {
 		if ends[n] == cut {
 			tail = 0 // what a file system leaves when it lost the blocks
 		}
-		damaged := append(append([]byte{}, whole[:cut]...), bytes.Repeat([]byte{tail}, cut%3*100)...)
+		damaged := append(append([]byte{}, whole[:cut]...), bytes.Repeat([]byte{tail}, cut%2*100)...)
 		must(t, os.WriteFile(filepath.Join(dir, "log"), damaged, 0o600))
 		l, err := Open(dir, true)
 		must(t, err)

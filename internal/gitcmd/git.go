@@ -102,7 +102,7 @@ func (g *Git) Command(ctx context.Context, args ...string) *exec.Cmd {
 	}
 	full = append(full, args...)
 	cmd := command(ctx, full)
-	cmd.Env = g.env
+	cmd.Env = slices.Clip(g.env) // appending must not reach ours
 	// Never the caller's directory: it may be in a mount that depends on us.
 	cmd.Dir = g.gitDir
 	if g.workTree != "" {

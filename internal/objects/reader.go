@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 
 	"github.com/git-env/git-env/internal/gitcmd"
 )
@@ -32,6 +33,8 @@ type Reader struct {
 	size  int
 	done  chan struct{}
 	trees *treeCache
+
+	closing sync.Once
 }
 
 // NewReader returns a Reader with up to n processes.
@@ -51,15 +54,16 @@ func NewReader(g *gitcmd.Git, n int) *Reader {
 	return r
 }
 
-// Close ends the processes, after the requests under way. It must be called
-// once; later requests fail.
+// Close ends the processes, after the requests under way; later requests fail.
 func (r *Reader) Close() error {
-	close(r.done)
-	for range r.size {
-		if p := <-r.slots; p != nil {
-			p.close()
+	r.closing.Do(func() {
+		close(r.done)
+		for range r.size {
+			if p := <-r.slots; p != nil {
+				p.close()
+			}
 		}
-	}
+	})
 	return nil
 }
 

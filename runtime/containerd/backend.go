@@ -67,6 +67,7 @@ func Open(ctx context.Context, opts Options) (*Backend, error) {
 			return nil, err
 		}
 		b.socket = b.daemon.socket()
+		b.opts.RunDir = b.daemon.runDir
 	} else {
 		if !listening(b.socket) {
 			return nil, missingSocket(b.socket)

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/runtime"
 )
 
@@ -24,7 +25,7 @@ const (
 	maxLog       = 4 << 20
 )
 
-// daemon is the private containerd of a run directory.
+// daemon is the private containerd of a data directory.
 type daemon struct {
 	dataDir, runDir string
 	users           *os.File // shared flock: we use it
@@ -33,20 +34,18 @@ type daemon struct {
 // openDaemon takes part in the use of the private containerd and brings it up.
 func openDaemon(ctx context.Context, dataDir, runDir string) (*daemon, error) {
 	d := &daemon{dataDir: dataDir, runDir: runDir}
-	if len(d.socket()) >= maxSocketPath {
-		return nil, fmt.Errorf("path of the containerd socket is too long: %s", d.socket())
-	}
-	for _, dir := range []string{dataDir, runDir, d.ioDir(), d.boxDir()} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("prepare containerd: %w", err)
-		}
+	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("prepare containerd: %w", err)
 	}
 	unlock, err := d.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	d.users, err = os.OpenFile(filepath.Join(runDir, "users"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err := d.settleRunDir(); err != nil {
+		return nil, fmt.Errorf("prepare containerd: %w", err)
+	}
+	d.users, err = os.OpenFile(filepath.Join(dataDir, "users"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("prepare containerd: %w", err)
 	}
@@ -59,6 +58,28 @@ func openDaemon(ctx context.Context, dataDir, runDir string) (*daemon, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// settleRunDir decides on the run directory. One data directory has one daemon:
+// when one is up elsewhere, started from a session with another environment, we
+// join it there.
+func (d *daemon) settleRunDir() error {
+	note := filepath.Join(d.dataDir, "rundir")
+	if data, err := os.ReadFile(note); err == nil {
+		other := daemon{runDir: strings.TrimSpace(string(data))}
+		if filepath.IsAbs(other.runDir) && listening(other.socket()) {
+			d.runDir = other.runDir
+		}
+	}
+	if len(d.socket()) >= maxSocketPath {
+		return fmt.Errorf("path of the socket is too long: %s", d.socket())
+	}
+	for _, dir := range []string{d.runDir, d.ioDir(), d.boxDir()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	return durable.WriteFile(note, []byte(d.runDir+"\n"), 0o600)
 }
 
 func (d *daemon) socket() string { return filepath.Join(d.runDir, "containerd.sock") }
@@ -98,7 +119,7 @@ func (d *daemon) close() error {
 
 // lock serialises starting and stopping among all processes.
 func (d *daemon) lock(ctx context.Context) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(d.runDir, "start.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(d.dataDir, "start.lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock containerd: %w", err)
 	}
@@ -141,6 +162,9 @@ func (d *daemon) startLocked(ctx context.Context) error {
 	}
 	if err := requirements(); err != nil {
 		return err
+	}
+	if err := os.MkdirAll(d.runDir, 0o700); err != nil { // a reboot of the run directory alone
+		return fmt.Errorf("configure containerd: %w", err)
 	}
 	bin, _ := lookPath("containerd")
 	config := filepath.Join(d.runDir, "config.toml")

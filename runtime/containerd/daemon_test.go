@@ -47,6 +47,19 @@ func TestDaemonIsSharedAndStopsWithTheLast(t *testing.T) {
 	}
 }
 
+// Two sessions may name different run directories for one data directory.
+func TestDaemonIsJoinedElsewhere(t *testing.T) {
+	p := newPlace(t)
+	first := p.open(t)
+	p.RunDir += "-other"
+	second := p.open(t)
+	if first.socket != second.socket {
+		t.Errorf("%s, %s", first.socket, second.socket)
+	}
+	hostContainer(t, second, "j")
+	stop(t, first, "j")
+}
+
 func TestDaemonStart(t *testing.T) {
 	p := newPlace(t)
 	p.open(t).Close()
@@ -130,8 +143,10 @@ func TestShimKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	begin := time.Now()
 	killShim(t, b, "s")
 	exit, err := proc.Wait()
+	t.Logf("a killed shim shows after %v", time.Since(begin))
 	if err != nil || exit.Signal != "KILL" {
 		t.Errorf("%+v %v", exit, err)
 	}
@@ -143,6 +158,85 @@ func TestShimKilled(t *testing.T) {
 	c = startOn(t, b, "s", "root-s", runtime.Image{Host: true, Ref: "host"})
 	if got := sh(t, c, "cat /file"); got != "kept" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestEverythingKilled is what a power cut does to processes, seen from inside.
+func TestEverythingKilled(t *testing.T) {
+	p := newPlace(t)
+	b := p.open(t)
+	img := runtime.Image{Host: true, Ref: "host"}
+	c := hostContainer(t, b, "pc")
+	sh(t, c, "echo kept >/file")
+	killDaemon(t, b)
+	killShim(t, b, "pc")
+	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-c.Done()
+	c = startOn(t, b, "pc", "root-pc", img)
+	if got := sh(t, c, "cat /file"); got != "kept" {
+		t.Errorf("%q", got)
+	}
+	// After a reboot the run directory is empty, and no process is left.
+	killDaemon(t, b)
+	killShim(t, b, "pc")
+	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-c.Done()
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	unmountBelow(t, p.RunDir)
+	if err := os.RemoveAll(p.RunDir); err != nil {
+		t.Fatal(err)
+	}
+	other := p.open(t)
+	if _, err := other.Get(testContext(t), "pc"); !errors.Is(err, runtime.ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+	c = startOn(t, other, "pc", "root-pc", img)
+	if got := sh(t, c, "cat /file"); got != "kept" {
+		t.Errorf("%q", got)
+	}
+}
+
+func unmountBelow(t testing.TB, dir string) {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			if err := unix.Unmount(f[4], unix.MNT_DETACH); err != nil {
+				t.Errorf("unmount %s: %v", f[4], err)
+			}
+		}
+	}
+}
+
+func TestContainersOutliveTheBackend(t *testing.T) {
+	p := newPlace(t)
+	b := p.open(t)
+	c := hostContainer(t, b, "o")
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	other := p.open(t)
+	again, err := other.Get(testContext(t), "o")
+	if err != nil || again.Pid() != c.Pid() {
+		t.Fatalf("%v %v", again, err)
+	}
+	sh(t, again, "true")
+}
+
+func TestSocketPathTooLong(t *testing.T) {
+	p := newPlace(t)
+	p.RunDir = filepath.Join(p.RunDir, strings.Repeat("x", 100))
+	if _, err := Open(testContext(t), p.Options); err == nil || !strings.Contains(err.Error(), "too long") {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -275,4 +369,3 @@ func TestLimits(t *testing.T) {
 		t.Errorf("%v %v", ids, err)
 	}
 }
-

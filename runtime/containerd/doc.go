@@ -4,17 +4,21 @@
 //
 // Unless told to use an existing socket, a Backend uses a private containerd,
 // started by the first Backend that needs it and shared by all of the user's.
-// Its content lives under Options.DataDir, its socket, logs and state under
-// Options.RunDir:
+// Its content lives under Options.DataDir, with
+//
+//	start.lock        held (flock) while it is started or stopped
+//	users             held shared (flock) by every Backend that uses it; the one
+//	                  that can take it exclusively is the last and stops it
+//	rundir            the run directory it was started with
+//
+// and its socket, logs and state under Options.RunDir:
 //
 //	containerd.sock   the socket; whoever listens there is the daemon
 //	config.toml       generated at every start
 //	containerd.log    its log, cut at every start when it has grown
-//	start.lock        held (flock) while it is started or stopped
-//	users             held shared (flock) by every Backend that uses it; the one
-//	                  that can take it exclusively is the last and stops it
 //	io/               named pipes of running execs
-//	box/<id>/         per container: resolv.conf, hosts, hostname, short links
+//	box/<id>/         per container: resolv.conf, hosts, hostname
+//	l/<hash>/         short names of layers that are too many to be named in full
 //
 // Containers survive the daemon: their shims keep running, and the next start
 // finds them again.

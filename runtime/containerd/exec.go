@@ -113,6 +113,10 @@ func (p *process) start(ctx context.Context, config *specs.Process, streams runt
 		if err != nil {
 			p.io.unlink()
 			p.io.close()
+			if p.fd != nil { // it is running, and nobody could talk to it
+				_ = p.fd.signal(syscall.SIGKILL)
+				p.fd.close()
+			}
 			if made {
 				go p.forget() // after the answer: a failed command is not to wait for it
 			} else {

@@ -77,7 +77,7 @@ type place struct{ Options }
 func newPlace(t testing.TB) place {
 	t.Helper()
 	need(t)
-	dir, err := os.MkdirTemp("", testPrefix)
+	dir, err := os.MkdirTemp("", testPrefix+initials(t.Name()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,6 +94,16 @@ func newPlace(t testing.TB) place {
 		DataDir: filepath.Join(dir, "data", "containerd"), RunDir: filepath.Join(dir, "run"),
 		StateDir: filepath.Join(dir, "state"), Exe: exe, Log: testLog{t}, RegistryTimeout: 2 * time.Second,
 	}}
+}
+
+// initials makes a short name of a test's: paths of sockets are limited.
+func initials(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return -1
+	}, name)
 }
 
 type testLog struct{ t testing.TB }

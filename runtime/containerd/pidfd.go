@@ -7,7 +7,6 @@ import (
 	"os"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -75,27 +74,12 @@ func (p *pidfd) status() (ws syscall.WaitStatus, ok bool) {
 	return ws, ok
 }
 
-// pidfdInfo is struct pidfd_info of linux/pidfd.h, up to exit_code.
-type pidfdInfo struct {
-	mask                                             uint64
-	cgroupID                                         uint64
-	pid, tgid, ppid                                  uint32
-	ruid, rgid, euid, egid, suid, sgid, fsuid, fsgid uint32
-	exitCode                                         int32
-}
-
-const (
-	pidfdGetInfo  = 0xc0000000 | unsafe.Sizeof(pidfdInfo{})<<16 | 0xff<<8 | 11 // _IOWR(0xFF, 11, …)
-	pidfdInfoExit = 1 << 3
-)
-
 func exitStatus(fd int) (syscall.WaitStatus, bool) {
-	info := pidfdInfo{mask: pidfdInfoExit}
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
-	if errno != 0 || info.mask&pidfdInfoExit == 0 {
+	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
+	if err := unix.IoctlPidfdInfo(fd, &info); err != nil || info.Mask&unix.PIDFD_INFO_EXIT == 0 {
 		return 0, false
 	}
-	return syscall.WaitStatus(info.exitCode), true
+	return syscall.WaitStatus(info.Exit_code), true
 }
 
 func readable(fd int) bool {

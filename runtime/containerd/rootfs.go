@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/git-env/git-env/runtime"
 )
@@ -35,6 +36,9 @@ func (b *Backend) createRootFS(ctx context.Context, id string, img runtime.Image
 	if err := os.MkdirAll(b.roots.dir, 0o700); err != nil {
 		return err
 	}
+	if err := layersFit(b.roots.dir); err != nil {
+		return err
+	}
 	st := &rootState{V: rootStateVersion, Image: img.Ref, Digest: img.Digest, Host: img.Host}
 	if img.Host {
 		var err error
@@ -56,6 +60,29 @@ func (b *Backend) createRootFS(ctx context.Context, id string, img runtime.Image
 		b.unpin(id, st)
 	}
 	return err
+}
+
+// layersFit refuses a directory that overlayfs cannot write its layers to.
+func layersFit(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	kind := ""
+	switch st.Type {
+	case unix.OVERLAYFS_SUPER_MAGIC:
+		kind = "overlayfs"
+	case unix.NFS_SUPER_MAGIC:
+		kind = "NFS"
+	case unix.FUSE_SUPER_MAGIC:
+		kind = "FUSE"
+	case unix.CIFS_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC:
+		kind = "SMB"
+	default:
+		return nil
+	}
+	return &runtime.MissingError{What: "overlayfs",
+		Detail: fmt.Sprintf("%s is on %s, which cannot hold the writable layers of containers", dir, kind)}
 }
 
 // unpin gives back what createRootFS took beside the layers.

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/runtime"
 )
 
@@ -88,7 +89,7 @@ func (s *rootStore) load(id string) (*rootState, error) {
 		return nil, err
 	}
 	var st rootState
-	err := readJSON(s.path(id, "layers"), &st)
+	err := durable.ReadJSON(s.path(id, "layers"), &st)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &runtime.Error{Kind: runtime.ErrNotFound, Message: "no root filesystem " + id}
 	}
@@ -107,7 +108,7 @@ func (s *rootStore) load(id string) (*rootState, error) {
 }
 
 func (s *rootStore) save(id string, st *rootState) error {
-	return writeJSON(s.path(id, "layers"), st)
+	return durable.WriteJSON(s.path(id, "layers"), st, 0o600)
 }
 
 // create makes an empty root filesystem. base gives, for each overlay, a
@@ -136,13 +137,13 @@ func (s *rootStore) publish(id string, st *rootState, tmp string) (err error) {
 			return err
 		}
 	}
-	if err := writeJSON(filepath.Join(tmp, "layers"), st); err != nil {
+	if err := durable.WriteJSON(filepath.Join(tmp, "layers"), st, 0o600); err != nil {
 		return err
 	}
 	if err := os.Rename(tmp, s.path(id)); err != nil {
 		return err
 	}
-	return syncDir(s.dir)
+	return durable.SyncDir(s.dir)
 }
 
 // makeTops makes the empty writable layers below dir.
@@ -203,7 +204,7 @@ func (s *rootStore) finishSeal(id string, st *rootState) error {
 	} else if err != nil {
 		return err
 	}
-	if err := syncDir(filepath.Join(s.dir, sealedDir)); err != nil {
+	if err := durable.SyncDir(filepath.Join(s.dir, sealedDir)); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(s.sealedPath(layer, "refs"), 0o700); err != nil {
@@ -274,7 +275,7 @@ func (s *rootStore) sweep() {
 	trash, _ := os.ReadDir(filepath.Join(s.dir, trashDir))
 	for _, e := range trash {
 		var st rootState
-		if err := readJSON(s.path(trashDir, e.Name(), "layers"), &st); err != nil {
+		if err := durable.ReadJSON(s.path(trashDir, e.Name(), "layers"), &st); err != nil {
 			st = rootState{}
 		}
 		if err := s.empty(e.Name(), &st); err != nil {

@@ -33,8 +33,9 @@ var skeletonDirs = [...]struct {
 // topLinks are the top-level symbolic links that are taken over from the host.
 var topLinks = [...]string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"}
 
-// bindTargets are empty files that the container's own ones are bound over.
-var bindTargets = [...]string{"etc/hostname", "etc/hosts", "etc/resolv.conf"}
+// emptyFiles are made in every skeleton: the container's own ones are bound over
+// the first three, the others are expected to be there.
+var emptyFiles = [...]string{"etc/hostname", "etc/hosts", "etc/resolv.conf", "etc/machine-id", "etc/fstab"}
 
 // claimSkeleton returns the skeleton that fits the host as it is now.
 func (h *hostStore) claimSkeleton(ctx context.Context, id string) (string, error) {
@@ -53,7 +54,7 @@ func (h *hostStore) claimSkeleton(ctx context.Context, id string) (string, error
 // skeletonSignature changes when anything does that goes into a skeleton.
 func skeletonSignature(etc []etcEntry, trees []string) string {
 	h := sha256.New()
-	fmt.Fprintln(h, "skeleton 1", trees)
+	fmt.Fprintln(h, "skeleton 2", trees)
 	for _, link := range topLinks {
 		target, _ := os.Readlink("/" + link)
 		fmt.Fprintln(h, link, target)
@@ -98,8 +99,38 @@ func buildSkeleton(root string, etc []etcEntry, trees []string) error {
 	if err := copyEtc("/etc", filepath.Join(root, "etc"), etc); err != nil {
 		return err
 	}
-	for _, file := range bindTargets {
+	for _, file := range emptyFiles {
 		if err := os.WriteFile(filepath.Join(root, file), nil, 0o644); err != nil {
+			return err
+		}
+	}
+	if err := os.Symlink("/proc/mounts", filepath.Join(root, "etc/mtab")); err != nil {
+		return err
+	}
+	return lockAccounts(filepath.Join(root, "etc"))
+}
+
+// lockAccounts makes password files without passwords for the users and groups
+// there are: tools that add users expect them.
+func lockAccounts(etc string) error {
+	for _, file := range [...]struct{ from, to, fields string }{
+		{"passwd", "shadow", ":*:19000:0:99999:7:::"},
+		{"group", "gshadow", ":*::"},
+	} {
+		data, err := os.ReadFile(filepath.Join(etc, file.from))
+		if os.IsNotExist(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		var locked strings.Builder
+		for line := range strings.Lines(string(data)) {
+			if name, _, ok := strings.Cut(line, ":"); ok && name != "" && name[0] != '+' {
+				locked.WriteString(name + file.fields + "\n")
+			}
+		}
+		if err := os.WriteFile(filepath.Join(etc, file.to), []byte(locked.String()), 0o600); err != nil {
 			return err
 		}
 	}

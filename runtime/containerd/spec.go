@@ -68,6 +68,8 @@ func (b *Backend) ociSpec(ctx context.Context, spec *runtime.Spec, plan *mountPl
 	if err != nil {
 		return nil, err
 	}
+	// With a cgroup namespace the directory around the hierarchies stays writable.
+	s.Linux.ReadonlyPaths = append(s.Linux.ReadonlyPaths, "/sys/fs/cgroup")
 	s.Process.User.AdditionalGids = []uint32{0}
 	s.Process.Env = mergeEnv(containerEnv(spec), nil)
 	s.Mounts = append(plan.inner, s.Mounts...)

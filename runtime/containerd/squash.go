@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/git-env/git-env/internal/durable"
 )
 
 const opaqueXattr = "trusted.overlay.opaque"
@@ -41,7 +43,7 @@ func (s *rootStore) squash(id string, st *rootState) error {
 	if err := os.Rename(tmp, s.sealedPath(layer)); err != nil {
 		return err
 	}
-	if err := syncDir(filepath.Join(s.dir, sealedDir)); err != nil {
+	if err := durable.SyncDir(filepath.Join(s.dir, sealedDir)); err != nil {
 		return err
 	}
 	old := st.Sealed

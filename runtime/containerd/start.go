@@ -181,8 +181,9 @@ func (b *Backend) attach(ctx context.Context, id string) (*container, error) {
 	if err != nil {
 		return nil, notRunning // it has ended meanwhile
 	}
-	if status.Status != task.Status_RUNNING {
-		_ = c.cgroup.thaw() // whoever froze it is gone
+	// Whoever froze it, to fork it or to kill something, did not come back.
+	if err := c.cgroup.thaw(); err != nil {
+		b.warn("container %s: %v", id, err)
 	}
 	return c, nil
 }

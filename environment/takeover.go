@@ -1,0 +1,252 @@
+package environment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/git-env/git-env/environment/api"
+	"github.com/git-env/git-env/internal/gitcmd"
+	"github.com/git-env/git-env/internal/objects"
+)
+
+// Commits made by git inside are taken over before the rest is committed on top.
+// The private git directory is the container's: its objects are copied by name
+// into a quarantine, packed, and checked by index-pack with fsck on the way into
+// the repository; its config, hooks and alternates are never read.
+
+// maxInsideObjects bounds the bytes of objects that are taken over at once.
+const maxInsideObjects = 8 << 30
+
+// takenOver is what a takeover did to the branch.
+type takenOver struct{ from, to string }
+
+// before is the branch's tip before the takeover, "" when there was none.
+func (t *takenOver) before() string {
+	if t == nil {
+		return ""
+	}
+	return t.from
+}
+
+// takeInside moves the branch to what git inside committed. nil means that
+// nothing was committed there. A history that was rewritten inside is joined to
+// the old one with a merge, so that both stay. v.mu is held.
+func (v *Env) takeInside(ctx context.Context, caller api.Caller) (*takenOver, error) {
+	root, err := os.OpenRoot(filepath.Join(v.dir(), "git"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	inside := insideTip(root, v.st.Branch())
+	tip, err := v.e.store.Tip(ctx, v.st.Name)
+	if err != nil || inside == "" || inside == tip {
+		return nil, err
+	}
+	if known, err := v.e.isMerged(ctx, inside, tip, ""); err == nil && known {
+		return nil, nil // behind: the host moved the branch
+	}
+	if err := v.importInside(ctx, root, inside, tip); err != nil {
+		return nil, fmt.Errorf("what git inside committed (%.12s) is not taken over: %w", inside, err)
+	}
+	to := inside
+	if forward, err := v.e.isMerged(ctx, tip, inside, ""); err != nil {
+		return nil, err
+	} else if !forward {
+		if to, err = v.joinRewritten(ctx, caller, tip, inside); err != nil {
+			return nil, err
+		}
+	}
+	err = v.e.store.Git.UpdateRefs(ctx, "git env: committed inside", gitcmd.RefUpdate{Ref: v.st.Branch(), New: to, Old: tip})
+	if err != nil {
+		return nil, err
+	}
+	return &takenOver{from: tip, to: to}, nil
+}
+
+// joinRewritten makes a commit with the content of rewritten and both histories.
+func (v *Env) joinRewritten(ctx context.Context, caller api.Caller, tip, rewritten string) (string, error) {
+	c, err := v.e.store.Reader.Commit(ctx, rewritten)
+	if err != nil {
+		return "", err
+	}
+	ident, err := v.e.identity(ctx, caller)
+	if err != nil {
+		return "", err
+	}
+	id, err := v.e.writer.Commit(&objects.Commit{Tree: c.Tree, Parents: []string{tip, rewritten},
+		Author: ident.author, Committer: ident.committer,
+		Message: "History rewritten inside\n\n" + subject(c.Message) + "\n"})
+	if err != nil {
+		return "", err
+	}
+	return id, v.e.writer.Sync()
+}
+
+// insideTip reads the branch from a private git directory; "" when it is not
+// there or no object id.
+func insideTip(root *os.Root, ref string) string {
+	if data, err := rootRead(root, ref, 256); err == nil {
+		if id := strings.TrimSpace(string(data)); isObjectID(id) {
+			return id
+		}
+	}
+	data, err := rootRead(root, "packed-refs", 64<<20)
+	if err != nil {
+		return ""
+	}
+	for line := range bytes.Lines(data) {
+		id, name, ok := strings.Cut(strings.TrimSuffix(string(line), "\n"), " ")
+		if ok && name == ref && isObjectID(id) {
+			return id
+		}
+	}
+	return ""
+}
+
+func isObjectID(s string) bool {
+	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// rootRead reads a regular file below root, up to limit bytes.
+func rootRead(root *os.Root, name string, limit int64) ([]byte, error) {
+	// Not blocking on a fifo that was planted there.
+	f, err := root.OpenFile(name, os.O_RDONLY|oNonblock, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() || fi.Size() > limit {
+		return nil, fmt.Errorf("%s: not a small regular file", name)
+	}
+	return io.ReadAll(io.LimitReader(f, limit))
+}
+
+// importInside brings the objects between tip and inside into the repository.
+func (v *Env) importInside(ctx context.Context, root *os.Root, inside, tip string) error {
+	if err := os.MkdirAll(v.e.tmpDir(), 0o700); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(v.e.tmpDir(), "quarantine-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := copyObjects(root, dir); err != nil {
+		return err
+	}
+	real := filepath.Join(v.e.store.Repo.CommonDir, "objects")
+	q := v.e.store.Git.WithEnv("GIT_OBJECT_DIRECTORY="+dir, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+quotePath(real))
+	packs, err := filepath.Glob(filepath.Join(globEscape(dir), "pack", "*.pack"))
+	if err != nil {
+		return err
+	}
+	for _, p := range packs { // an index of ours: the one that came along is not to be trusted
+		if _, err := q.Output(ctx, nil, "index-pack", "--strict", p); err != nil {
+			return err
+		}
+	}
+	list, err := q.Output(ctx, nil, "rev-list", "--objects", inside, "^"+tip)
+	if err != nil {
+		return err
+	}
+	var ids bytes.Buffer
+	for line := range bytes.Lines(list) {
+		id, _, _ := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(" "))
+		ids.Write(id)
+		ids.WriteByte('\n')
+	}
+	pack := filepath.Join(dir, "taken.pack")
+	if err := packInto(ctx, q, &ids, pack); err != nil {
+		return err
+	}
+	f, err := os.Open(pack)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = v.e.store.Git.Output(ctx, f, "index-pack", "--stdin", "--strict", "--fix-thin")
+	return err
+}
+
+func packInto(ctx context.Context, g *gitcmd.Git, ids io.Reader, file string) error {
+	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	cmd := g.Command(ctx, "pack-objects", "--stdout", "-q")
+	cmd.Stdin, cmd.Stdout = ids, out
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("git pack-objects: %w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	return out.Close()
+}
+
+// quotePath quotes a path for a list of alternates, which are separated by
+// colons.
+func quotePath(p string) string {
+	if !strings.ContainsAny(p, ":\"\\\n") {
+		return p
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(p) + `"`
+}
+
+// copyObjects copies what looks like an object or a pack, and nothing else, from
+// a private git directory to dir.
+func copyObjects(root *os.Root, dir string) error {
+	name := regexp.MustCompile(`^(?:[0-9a-f]{2}/[0-9a-f]{38}(?:[0-9a-f]{24})?|pack/pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.pack)$`)
+	left := int64(maxInsideObjects)
+	return fs.WalkDir(root.FS(), "objects", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel := strings.TrimPrefix(p, "objects/")
+		if d.IsDir() || !name.MatchString(rel) {
+			return nil
+		}
+		n, err := copyObject(root, p, filepath.Join(dir, rel), left)
+		left -= n
+		return err
+	})
+}
+
+func copyObject(root *os.Root, from, to string, limit int64) (int64, error) {
+	in, err := root.OpenFile(from, os.O_RDONLY|oNonblock, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer in.Close()
+	if fi, err := in.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return 0, err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return 0, err
+	}
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o400)
+	if err != nil {
+		return 0, err
+	}
+	defer out.Close()
+	n, err := io.Copy(out, io.LimitReader(in, limit+1))
+	if err == nil && n > limit {
+		err = fmt.Errorf("more than %d bytes of objects", int64(maxInsideObjects))
+	}
+	return n, err
+}

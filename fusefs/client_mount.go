@@ -1,0 +1,115 @@
+package fusefs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Mount mounts a workspace. When it returns nil the mount is in use-able
+// state. A dead mount of ours in the way is removed; the directory is made
+// when it does not exist.
+func (c *Client) Mount(ctx context.Context, spec MountSpec) error {
+	if !filepath.IsAbs(spec.Dir) {
+		return fmt.Errorf("mount point %s is not absolute", spec.Dir)
+	}
+	spec.Dir = filepath.Clean(spec.Dir)
+	m := &mounted{dir: spec.Dir}
+	if err := c.claim(spec.ID, m); err != nil {
+		return err
+	}
+	err := c.mount(ctx, spec, m)
+	if err != nil {
+		c.mu.Lock()
+		delete(c.mounts, spec.ID)
+		c.mu.Unlock()
+		return fmt.Errorf("mounting %s: %w", spec.Dir, err)
+	}
+	return nil
+}
+
+// claim enters a mount that is about to be made.
+func (c *Client) claim(id string, m *mounted) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pending == nil {
+		return ErrServerDead
+	}
+	for other, o := range c.mounts {
+		if other == id || o.dir == m.dir {
+			return fmt.Errorf("%w: %s at %s", ErrMounted, other, o.dir)
+		}
+	}
+	c.mounts[id] = m
+	return nil
+}
+
+func (c *Client) mount(ctx context.Context, spec MountSpec, m *mounted) error {
+	if err := AbortStale(spec.Dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(spec.Dir, 0o755); err != nil {
+		return err
+	}
+	dev, err := mountFuse(spec.Dir, spec.ReadOnly)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	m.dev = dev
+	dead := c.pending == nil
+	c.mu.Unlock()
+	if dead {
+		m.abort() // receive did not see it
+		return ErrServerDead
+	}
+	if _, err := c.call(ctx, &request{Op: opMount, Mount: spec.ID, Spec: spec}, dev); err != nil {
+		m.abort()
+		if ctx.Err() != nil {
+			// The server may yet finish: what it has then is a dead mount.
+			go c.call(context.WithoutCancel(ctx), &request{Op: opUnmount, Mount: spec.ID}, nil)
+		}
+		return err
+	}
+	return nil
+}
+
+// Unmount takes a workspace away, also from those who still use it.
+func (c *Client) Unmount(ctx context.Context, id string) error {
+	c.mu.Lock()
+	m := c.mounts[id]
+	dead, there := c.pending == nil, m != nil && m.dev != nil
+	c.mu.Unlock()
+	switch {
+	case dead:
+		return ErrServerDead
+	case !there:
+		return fmt.Errorf("%w: %s", ErrNotMounted, id)
+	}
+	entry, err := findMount(m.dir)
+	if err != nil {
+		return err
+	}
+	if err := unmountFuse(m.dir); err != nil {
+		return err
+	}
+	_, err = c.call(ctx, &request{Op: opUnmount, Mount: id}, nil)
+	if errors.Is(err, syscall.EBUSY) && entry != nil {
+		// Somebody in another mount namespace has it.
+		if aerr := abortConnection(entry.minor); aerr != nil {
+			return fmt.Errorf("%w; aborting: %w", err, aerr)
+		}
+		_, err = c.call(ctx, &request{Op: opUnmount, Mount: id}, nil)
+	}
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	delete(c.mounts, id)
+	c.mu.Unlock()
+	m.dev.Close()
+	return nil
+}

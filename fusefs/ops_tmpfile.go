@@ -1,0 +1,61 @@
+package fusefs
+
+import (
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/git-env/git-env/fusefs/layer"
+)
+
+// Tmpfile makes a file without a name (O_TMPFILE). It is in memory only, its
+// bytes in a data file that nothing refers to, until it gets a name.
+func (w *workspace) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
+	if w.spec.ReadOnly {
+		return fuse.EROFS
+	}
+	p, st := w.directory(in.NodeId)
+	if !st.Ok() {
+		return st
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.nlink == 0 {
+		return fuse.ENOENT
+	}
+	at := now()
+	n := &node{
+		ino: w.t.nextIno, mode: syscall.S_IFREG | in.Mode&0o7777, uid: in.Uid, gid: in.Gid,
+		data: noData, atime: at, mtime: at, ctime: at,
+	}
+	if p.mode&syscall.S_ISGID != 0 {
+		n.gid = p.gid
+	}
+	w.t.nextIno++
+	w.t.nodes[n.ino] = n
+	out.OpenFlags = fuse.FOPEN_KEEP_CACHE
+	return w.entry(n, &out.EntryOut)
+}
+
+// name returns the records that give a file without a name its first one:
+// everything it has become so far. mu is held.
+func (w *workspace) name(n, p *node, name string) []layer.Record {
+	recs := append(w.introduce(nil, p),
+		layer.Record{
+			Kind: layer.KindCreate, Time: now(), Ino: n.ino, Parent: p.ino, Name: name,
+			Mode: n.mode, UID: n.uid, GID: n.gid,
+		},
+		layer.Record{
+			Kind: layer.KindSetattr, Time: now(), Ino: n.ino, Mask: layer.SetAtime | layer.SetMtime,
+			Atime: n.atime, Mtime: n.mtime,
+		})
+	if n.data != noData {
+		recs = append(recs, layer.Record{Kind: layer.KindDataUp, Time: now(), Ino: n.ino})
+	}
+	if n.ext != nil {
+		for key, value := range n.ext.xattr {
+			recs = append(recs, layer.Record{Kind: layer.KindSetXattr, Time: now(), Ino: n.ino, Name: key, Value: value})
+		}
+	}
+	return recs
+}

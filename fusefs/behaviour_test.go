@@ -231,6 +231,13 @@ func TestPrivilegeBits(t *testing.T) {
 	if st.Mode&0o7777 != 0o755 {
 		t.Errorf("after chown: %o", st.Mode)
 	}
+	must(t, unix.Mkfifo(r.path("fifo"), 0o755))
+	must(t, unix.Chmod(r.path("fifo"), 0o6755))
+	must(t, unix.Chown(r.path("fifo"), 1000, 1000))
+	must(t, unix.Stat(r.path("fifo"), &st))
+	if st.Mode&0o7777 != 0o755 {
+		t.Errorf("fifo after chown: %o", st.Mode)
+	}
 	must(t, unix.Mkdir(r.path("sgid"), 0o755))
 	must(t, unix.Chown(r.path("sgid"), 0, 77))
 	must(t, unix.Chmod(r.path("sgid"), 0o2755))

@@ -169,7 +169,7 @@ func attrRecord(n *node, in *fuse.SetAttrIn) layer.Record {
 // killed is the mode of n after a write or chown by somebody without
 // privilege: without the bits that lend privilege.
 func killed(n *node) uint32 {
-	if n.kind() != syscall.S_IFREG {
+	if n.isDir() {
 		return n.mode
 	}
 	mode := n.mode &^ syscall.S_ISUID

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/git-env/git-env/environment"
 	"github.com/git-env/git-env/environment/api"
+	"github.com/git-env/git-env/environment/integrate"
 	"github.com/git-env/git-env/internal/gitcmd"
 )
 
@@ -48,10 +50,13 @@ func (c *createCmd) Run(a *app) error {
 	if err := c.base(ctx, a, &p); err != nil {
 		return err
 	}
+	check, cancel := c.look(ctx, a)
+	defer cancel()
 	var made api.Created
 	if err := a.call(ctx, api.MethodCreate, p, &made); err != nil {
 		return err
 	}
+	a.reportLeft(check)
 	if _, err := fmt.Fprintln(a.stdout, made.Name); err != nil {
 		return err
 	}
@@ -80,33 +85,67 @@ func (c *createCmd) base(ctx context.Context, a *app, p *api.Create) error {
 	if c.Dirty && p.From != head {
 		return usagef("--dirty takes the work tree along as it stands on HEAD; it does not go with --from %s", c.From)
 	}
-	return c.uncommitted(ctx, a, p)
-}
-
-// uncommitted takes the user's uncommitted work along, or says that it is left.
-func (c *createCmd) uncommitted(ctx context.Context, a *app, p *api.Create) error {
+	if !c.Dirty {
+		return nil
+	}
 	t, err := a.tree()
 	if err != nil {
 		return err
 	}
-	changes, err := t.Uncommitted(ctx, true)
-	if err != nil || len(changes) == 0 {
-		return err
+	p.DirtyTree, err = t.WorkTree(ctx)
+	return err
+}
+
+// lookTime is how long a create, once done, waits for the look at the user's
+// work tree to end. The look takes as long as the tree is large, and a create
+// does not.
+const lookTime = 40 * time.Millisecond
+
+// look looks for uncommitted work while the environment is being made; nil when
+// there is nothing to look at.
+func (c *createCmd) look(ctx context.Context, a *app) (<-chan []integrate.Change, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	if c.Dirty || a.repo.WorkTree == "" {
+		return nil, cancel
 	}
-	if c.Dirty {
-		p.DirtyTree, err = t.WorkTree(ctx)
-		return err
+	t, err := a.tree()
+	if err != nil {
+		return nil, cancel
 	}
-	untracked := 0
-	for _, ch := range changes {
-		if ch.Untracked {
-			untracked++
+	found := make(chan []integrate.Change, 1)
+	go func() {
+		changes, err := t.Uncommitted(ctx, true)
+		if err != nil {
+			changes = nil // git says why when it is asked next
 		}
+		found <- changes
+	}()
+	return found, cancel
+}
+
+// reportLeft says what of the user's work is not in the environment.
+func (a *app) reportLeft(found <-chan []integrate.Change) {
+	if found == nil {
+		return
 	}
-	a.warnf("uncommitted work of yours is NOT in the environment: %s, %s",
-		count(len(changes)-untracked, "changed file"), count(untracked, "untracked file"))
-	a.hintf("commit it first, or use --dirty to take it along")
-	return nil
+	select {
+	case changes := <-found:
+		if len(changes) == 0 {
+			return
+		}
+		untracked := 0
+		for _, ch := range changes {
+			if ch.Untracked {
+				untracked++
+			}
+		}
+		a.warnf("uncommitted work of yours is NOT in the environment: %s, %s",
+			count(len(changes)-untracked, "changed file"), count(untracked, "untracked file"))
+		a.hintf("commit it first, or use --dirty to take it along")
+	case <-time.After(lookTime):
+		a.warnf("uncommitted work of yours, if there is any, is NOT in the environment; the work tree is too large to look through here")
+		a.hintf("'git status' shows it, and --dirty takes it along")
+	}
 }
 
 // revision resolves what the user wrote: what git takes, or an environment.

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/git-env/git-env/environment"
 	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/environment/client"
@@ -97,10 +99,38 @@ type daemonStopCmd struct {
 	Force bool `help:"Stop running execs too."`
 }
 
-// Run stops the daemon; that none runs is what was wanted.
+// Run stops the daemon and returns when it is gone; that none runs is what was
+// wanted.
 func (c *daemonStopCmd) Run(a *app) error {
 	ctx, stop := a.interruptible()
 	defer stop()
-	_, err := a.askDaemon(ctx, api.MethodDaemonStop, api.DaemonStop{Force: c.Force}, nil)
-	return err
+	var st api.DaemonStatus
+	running, err := a.askDaemon(ctx, api.MethodDaemonStatus, struct{}{}, &st)
+	if err != nil || !running {
+		return err
+	}
+	// Opened before it is asked to leave, so that it is no other's process.
+	fd, err := unix.PidfdOpen(st.Pid, 0)
+	if err != nil {
+		fd = -1
+	} else {
+		defer unix.Close(fd)
+	}
+	running, err = a.askDaemon(ctx, api.MethodDaemonStop, api.DaemonStop{Force: c.Force}, nil)
+	if err != nil || !running || fd < 0 {
+		return err
+	}
+	return awaitEnd(ctx, fd)
+}
+
+// awaitEnd waits for the end of the process that a pidfd stands for.
+func awaitEnd(ctx context.Context, pidfd int) error {
+	const slice = 200 // milliseconds until the next look whether we were interrupted
+	for ctx.Err() == nil {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, slice)
+		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return ctx.Err()
 }

@@ -33,8 +33,8 @@ type execJSON struct {
 	Exec string `json:"exec"`
 	Env  string `json:"env"`
 	// Commit is the one that the record is on: made by the exec if Changed is
-	// not 0, else the one that it ran on.
-	Commit  string `json:"commit"`
+	// not 0, else the one that it ran on; absent in last_exec.
+	Commit  string `json:"commit,omitempty"`
 	Command string `json:"command"`
 	Cwd     string `json:"cwd"`
 	// Exit is the command's exit code; absent when it did not exit by itself.

@@ -41,6 +41,8 @@ func (c *showCmd) Run(a *app) error {
 	case c.Quiet:
 		_, err := fmt.Fprintln(a.stdout, rec.ID)
 		return err
+	case c.Output && rec.OutputBytes == 0:
+		return nil
 	case c.Output:
 		return a.store.OutputOf(ctx, rec, a.stdout)
 	}
@@ -50,7 +52,7 @@ func (c *showCmd) Run(a *app) error {
 		if _, err := fmt.Fprintf(out, "commit %s\n%s\n", commit, head); err != nil {
 			return err
 		}
-		if rec.OutputID == "" {
+		if rec.OutputID == "" || rec.OutputBytes == 0 {
 			return nil
 		}
 		if _, err := io.WriteString(out, "\n"); err != nil {

@@ -194,3 +194,31 @@ func TestApplyAbortKeepsBytes(t *testing.T) {
 	must(t, f.tree().ApplyAbort(context.Background()))
 	f.wantSame(before)
 }
+
+// A kill -9 in the middle of an apply leaves the snapshot, and an abort gives
+// back what was there.
+func TestApplyAbortAfterCrash(t *testing.T) {
+	ctx := context.Background()
+	for _, picked := range []bool{false, true} {
+		f := rich(t)
+		before := f.state()
+		tr, src := f.tree(), f.source()
+		st := &applyState{Version: 1, Env: "e", Tip: src.Tip, Phase: phaseStarted}
+		var err error
+		st.Head, st.Ref, err = tr.Head(ctx)
+		must(t, err)
+		base, ds, err := tr.whatToApply(ctx, src, st.Head, nil)
+		must(t, err)
+		pick, err := tr.pickCommit(ctx, src, base, ds, false)
+		must(t, err)
+		must(t, tr.save(ctx, st, pathsOf(ds, nil)))
+		if picked {
+			_, err = tr.pick(ctx, pick)
+			must(t, err)
+		} else {
+			f.write(f.dir, map[string]string{"mod": "half writ", "gone": "-"})
+		}
+		must(t, f.tree().ApplyAbort(ctx))
+		f.wantSame(before)
+	}
+}

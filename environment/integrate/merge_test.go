@@ -18,6 +18,9 @@ func TestMergeFastForward(t *testing.T) {
 	if m.Into != f.source().Tip || f.read("bin") != "\x00\x01\xff" || m.Conflict != nil {
 		t.Errorf("%+v", m)
 	}
+	if strings.Contains(f.out.String(), "ignored") {
+		t.Error(f.out.String())
+	}
 	m, err = f.tree().Merge(context.Background(), f.source(), MergeOptions{})
 	must(t, err)
 	if !m.UpToDate || !strings.Contains(f.out.String(), "Already up to date.") {

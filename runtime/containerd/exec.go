@@ -32,7 +32,6 @@ type process struct {
 	exit  runtime.Exit
 	err   error
 
-	gone      chan struct{} // closed when the runtime has forgotten it
 	abandoned chan struct{} // closed when the Backend is closed
 	leave     sync.Once
 }
@@ -57,7 +56,7 @@ func (c *container) Exec(ctx context.Context, spec runtime.ExecSpec, streams run
 	if c.paused {
 		return nil, fmt.Errorf("container %s is paused", c.id)
 	}
-	p := &process{c: c, id: spec.ID, command: spec.Args[0], ended: make(chan struct{}), gone: make(chan struct{}), abandoned: make(chan struct{})}
+	p := &process{c: c, id: spec.ID, command: spec.Args[0], ended: make(chan struct{}), abandoned: make(chan struct{})}
 	if err := c.addExec(p); err != nil {
 		return nil, err
 	}
@@ -110,29 +109,32 @@ func (p *process) start(ctx context.Context, config *specs.Process, streams runt
 	}
 	made := false
 	defer func() {
-		if err != nil {
-			p.io.unlink()
-			p.io.close()
-			if p.fd != nil { // it is running, and nobody could talk to it
-				_ = p.fd.signal(syscall.SIGKILL)
-				p.fd.close()
-			}
-			if made {
-				go p.forget() // after the answer: a failed command is not to wait for it
-			} else {
-				close(p.gone)
-			}
+		if err == nil {
+			return
+		}
+		p.io.unlink()
+		p.io.close()
+		if p.fd != nil {
+			p.fd.close()
+		}
+		if made {
+			go p.undo() // after the answer: a failed command is not to wait for it
 		}
 	}()
 	encoded, err := typeurl.MarshalAnyToProto(config)
 	if err != nil {
 		return err
 	}
+	tries := 0
 	err = b.call(ctx, func(ctx context.Context, c *client.Client) error {
+		tries++
 		_, err := c.TaskService().Exec(ctx, &tasks.ExecProcessRequest{
 			ContainerID: p.c.id, ExecID: p.id, Terminal: config.Terminal, Spec: encoded,
 			Stdin: p.io.stdin, Stdout: p.io.stdout, Stderr: p.io.stderr,
 		})
+		if tries > 1 && errdefs.IsAlreadyExists(native(err)) {
+			return nil // made by a request whose answer was lost
+		}
 		return err
 	})
 	if err != nil {
@@ -252,7 +254,6 @@ func (p *process) finish() {
 }
 
 func (p *process) forget() {
-	defer close(p.gone)
 	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
 	defer cancel()
 	select {
@@ -260,12 +261,44 @@ func (p *process) forget() {
 		return
 	default:
 	}
+	if err := p.delete(ctx); err != nil && p.c.fd.alive() {
+		p.c.b.warn("exec %s: %v", p.id, err)
+	}
+}
+
+// delete has the runtime drop its record of the process.
+func (p *process) delete(ctx context.Context) error {
 	err := p.c.b.call(ctx, func(ctx context.Context, c *client.Client) error {
 		_, err := c.TaskService().DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: p.c.id, ExecID: p.id})
 		return err
 	})
-	if err != nil && !errdefs.IsNotFound(err) && p.c.fd.alive() {
-		p.c.b.warn("exec %s: %v", p.id, err)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// undo takes back a failed start. When it failed for lack of time or of an
+// answer, the process may come up all the same, and must not stay.
+func (p *process) undo() {
+	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
+	defer cancel()
+	for pause := 5 * time.Millisecond; p.c.fd.alive(); pause = min(2*pause, time.Second) {
+		err := p.delete(ctx)
+		if err == nil {
+			return
+		}
+		// Refused while it runs: killing is what helps.
+		_ = p.c.b.call(ctx, func(ctx context.Context, c *client.Client) error {
+			_, err := c.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: p.c.id, ExecID: p.id, Signal: uint32(syscall.SIGKILL)})
+			return err
+		})
+		select {
+		case <-ctx.Done():
+			p.c.b.warn("exec %s: %v", p.id, err)
+			return
+		case <-time.After(pause):
+		}
 	}
 }
 

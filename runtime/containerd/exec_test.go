@@ -26,6 +26,7 @@ func TestExec(t *testing.T) {
 	t.Run("errors", func(t *testing.T) { execErrors(t, c) })
 	t.Run("refused", func(t *testing.T) { execRefused(t, c) })
 	t.Run("stdin", func(t *testing.T) { execStdin(t, c) })
+	t.Run("given up", func(t *testing.T) { execGivenUp(t, b, c) })
 	t.Run("volume", func(t *testing.T) { execVolume(t, c) })
 	t.Run("tty", func(t *testing.T) { execTTY(t, c) })
 	t.Run("signal", func(t *testing.T) { execSignal(t, c) })
@@ -139,6 +140,27 @@ func execStdin(t *testing.T, c runtime.Container) {
 	if exit, err := proc.Wait(); err != nil || exit.Code != 0 {
 		t.Errorf("%+v %v", exit, err)
 	}
+}
+
+// A start that is given up must not leave the process running.
+func execGivenUp(t *testing.T, b *Backend, c runtime.Container) {
+	for _, after := range []time.Duration{0, 2 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond} {
+		ctx, cancel := context.WithTimeout(context.Background(), after)
+		proc, err := c.Exec(ctx, runtime.ExecSpec{ID: nextExec(), Args: []string{"sleep", "4711"}}, runtime.IO{})
+		cancel()
+		if err == nil {
+			if err := proc.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for range 100 {
+		if sh(t, c, "ps -eo args | grep -c '^[s]leep 4711' || true") == "0" {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Errorf("it runs: %s", sh(t, c, "ps -eo pid,args"))
 }
 
 func execVolume(t *testing.T, c runtime.Container) {

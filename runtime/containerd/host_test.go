@@ -14,7 +14,7 @@ import (
 
 func TestHostImage(t *testing.T) {
 	p := newPlace(t)
-	marker, err := os.MkdirTemp("/var/tmp", testPrefix+"-marker")
+	marker, err := os.MkdirTemp("/var/tmp", testPrefix()+"-marker")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,25 +30,25 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// testPrefix begins the name of every temporary directory of these tests.
-const testPrefix = "gecd"
+// testPrefix begins the name of every temporary directory of this run.
+func testPrefix() string { return fmt.Sprintf("gecd%d", os.Getpid()) }
 
 // leftovers looks for what tests must not leave behind.
 func leftovers() []string {
 	var left []string
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, "/"+testPrefix) {
+		if strings.Contains(line, "/"+testPrefix()) {
 			left = append(left, "mount "+strings.TrimSpace(line))
 		}
 	}
 	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, p := range procs {
-		if data, err := os.ReadFile(p); err == nil && bytes.Contains(data, []byte("/"+testPrefix)) {
+		if data, err := os.ReadFile(p); err == nil && bytes.Contains(data, []byte("/"+testPrefix())) {
 			left = append(left, p+" "+strings.ReplaceAll(string(data), "\x00", " "))
 		}
 	}
-	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), testPrefix+"*"))
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), testPrefix()+"*"))
 	return append(left, dirs...)
 }
 
@@ -77,7 +77,7 @@ type place struct{ Options }
 func newPlace(t testing.TB) place {
 	t.Helper()
 	need(t)
-	dir, err := os.MkdirTemp("", testPrefix+initials(t.Name()))
+	dir, err := os.MkdirTemp("", testPrefix()+initials(t.Name()))
 	if err != nil {
 		t.Fatal(err)
 	}

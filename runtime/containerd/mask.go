@@ -130,6 +130,9 @@ func buildMask(tree, dst string) error {
 	if err := os.MkdirAll(dst, 0o755); err != nil {
 		return err
 	}
+	if _, err := os.Lstat(tree); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	hidden, err := scanHidden(tree)
 	if err != nil {
 		return err

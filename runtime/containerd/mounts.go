@@ -52,7 +52,10 @@ func (b *Backend) plan(ctx context.Context, id string) (*mountPlan, error) {
 		if o.Target == "/" {
 			dirs = append(dirs, lowers...)
 		} else {
-			dirs = append(dirs, b.roots.host.maskDir(st.Mask, o.Name), o.Target)
+			dirs = append(dirs, b.roots.host.maskDir(st.Mask, o.Name))
+			if _, err := os.Stat(o.Target); err == nil { // the host may have lost it
+				dirs = append(dirs, o.Target)
+			}
 		}
 		options, err := b.overlayOptions(id, o, dirs)
 		if err != nil {
@@ -84,27 +87,24 @@ func (b *Backend) refreshMask(ctx context.Context, id string, st *rootState) err
 	return nil
 }
 
-// overlayOptions are the options of one overlay, top directory first.
+// overlayOptions are the options of one overlay; lowers go from top to bottom.
+// Directories are named in full where that is possible, else by short links: the
+// kernel takes a page of options, and cannot be told of a comma or a colon.
 func (b *Backend) overlayOptions(id string, o overlay, lowers []string) ([]string, error) {
-	options := []string{
-		"index=off", "metacopy=off", "redirect_dir=off",
-		"workdir=" + b.roots.path(id, "work", o.Name),
-		"upperdir=" + b.roots.path(id, "top", o.Name),
-	}
-	for _, option := range options {
-		if strings.ContainsAny(option, ",:\\") {
-			return nil, fmt.Errorf("overlayfs cannot use a path with a comma, colon or backslash: %s", option)
+	dirs := append([]string{b.roots.path(id, "top", o.Name), b.roots.path(id, "work", o.Name)}, lowers...)
+	if all := strings.Join(dirs, ""); len(all)+len(dirs) > maxOptions || strings.ContainsAny(all, ",:\\\n") {
+		if strings.ContainsAny(b.opts.RunDir, ",:\\\n") {
+			return nil, fmt.Errorf("overlayfs cannot use a directory with such a name: %q", b.opts.RunDir)
 		}
-	}
-	lowerdir := "lowerdir=" + strings.Join(lowers, ":")
-	if len(strings.Join(options, ","))+len(lowerdir) > maxOptions || strings.ContainsAny(lowerdir, ",\\") {
-		short, err := b.shortLinks(id, o, lowers)
-		if err != nil {
+		var err error
+		if dirs, err = b.shortLinks(id, o, dirs); err != nil {
 			return nil, err
 		}
-		lowerdir = "lowerdir=" + strings.Join(short, ":")
 	}
-	return append(options, lowerdir), nil
+	return []string{
+		"index=off", "metacopy=off", "redirect_dir=off",
+		"upperdir=" + dirs[0], "workdir=" + dirs[1], "lowerdir=" + strings.Join(dirs[2:], ":"),
+	}, nil
 }
 
 // linkDir has the short links of a root filesystem.

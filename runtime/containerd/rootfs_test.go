@@ -18,6 +18,7 @@ func forEachImage(t *testing.T, test func(t *testing.T, b *Backend, img runtime.
 	for _, kind := range []string{"host", "oci"} {
 		t.Run(kind, func(t *testing.T) {
 			p := newPlace(t)
+			p.StateDir = filepath.Join(p.StateDir, "a directory: with a long, awkward name\\", "env")
 			ref := "host"
 			if kind == "oci" {
 				r := registryWith(t, "box:1", ocitest.Config{Layers: [][]ocitest.File{
@@ -147,55 +148,53 @@ func TestForkChain(t *testing.T) {
 		const depth = 50
 		create(t, b, "r0", img)
 		for i := range depth {
-			id := fmt.Sprintf("r%d", i)
-			// Every layer has something in each overlay, as a container leaves it.
-			for _, name := range []string{"root", "opt"} {
-				if dir := b.roots.path(id, "top", name); i%10 != 0 && exists(dir) {
-					if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%d", i)), fmt.Appendf(nil, "%d\n", i), 0o644); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			if i%10 == 0 {
-				c := startOn(t, b, "c", id, img)
-				sh(t, c, fmt.Sprintf("echo %d >/f%d; echo %d >/opt/f%d; echo %d >/latest; rm -f /opt/gone; mkdir -p /opt/d; echo %d >/opt/d/%d; test %d = 0 && echo x >/opt/gone || true", i, i, i, i, i, i, i, i))
-				stop(t, b, "c")
-			}
-			fork(t, b, id, fmt.Sprintf("r%d", i+1))
+			grow(t, b, i, img)
 		}
-		last := fmt.Sprintf("r%d", depth)
 		begin := time.Now()
+		last := fmt.Sprintf("r%d", depth)
 		c := startOn(t, b, "c", last, img)
 		t.Logf("start on %d layers: %v", depth, time.Since(begin))
-		check := "test $(ls / | grep -c '^f[0-9]') = 50 && test $(cat /latest) = 40 && test -e /opt/d/0 && test -e /opt/d/40 && test ! -e /opt/gone && cat /opt/f40"
-		if got := sh(t, c, check); got != "40" {
+		check := "test $(cat /latest) = 40 && test -e /opt/d/0 && test -e /opt/d/40 && test ! -e /opt/gone && ls / | grep -c '^f[0-9]'"
+		if got := sh(t, c, check); got != "50" {
 			t.Errorf("%q", got)
 		}
 		stop(t, b, "c")
-		squashes(t, b, last, img, check)
-		for i := range depth + 1 {
+		// Above the limit the layers are merged, which must not show.
+		for i := depth; i < maxSealed+2; i++ {
+			grow(t, b, i, img)
+		}
+		last = fmt.Sprintf("r%d", maxSealed+2)
+		c = startOn(t, b, "c", last, img)
+		if got := sh(t, c, strings.Replace(check, "= 40", "= 60", 1)); got != fmt.Sprint(maxSealed+2) {
+			t.Errorf("after merging: %q", got)
+		}
+		stop(t, b, "c")
+		if st, err := b.roots.load(last); err != nil || len(st.Sealed) != 1 {
+			t.Errorf("not merged: %v %v", st, err)
+		}
+		for i := range maxSealed + 3 {
 			removeAll(t, b, fmt.Sprintf("r%d", i))
 		}
 		assertNoLayers(t, b)
 	})
 }
 
-// squashes merges the layers below a root filesystem, which must not show.
-func squashes(t *testing.T, b *Backend, id string, img runtime.Image, check string) {
-	unlock := b.roots.lock(id)
-	st, err := b.roots.load(id)
-	if err == nil {
-		err = b.roots.squash(id, st)
+// grow changes r<i>, as containers do or, faster, from outside, and forks it.
+func grow(t *testing.T, b *Backend, i int, img runtime.Image) {
+	t.Helper()
+	id := fmt.Sprintf("r%d", i)
+	if i%10 == 0 {
+		c := startOn(t, b, "c", id, img)
+		sh(t, c, fmt.Sprintf("echo %d >/f%d; echo %d >/latest; rm -rf /opt/gone; mkdir -p /opt/d; echo %d >/opt/d/%d; test %d = 0 && mkdir /opt/gone && echo x >/opt/gone/x || true", i, i, i, i, i, i))
+		stop(t, b, "c")
+	} else {
+		for _, name := range []string{"root", "opt"} {
+			if dir := b.roots.path(id, "top", name); exists(dir) {
+				writeFile(t, filepath.Join(dir, fmt.Sprintf("f%d", i)), "x", 0o644)
+			}
+		}
 	}
-	unlock()
-	if err != nil || len(st.Sealed) != 1 {
-		t.Fatalf("%v, %v", err, st)
-	}
-	c := startOn(t, b, "c", id, img)
-	if got := sh(t, c, check); got != "40" {
-		t.Errorf("after merging: %q", got)
-	}
-	stop(t, b, "c")
+	fork(t, b, id, fmt.Sprintf("r%d", i+1))
 }
 
 func exists(path string) bool {

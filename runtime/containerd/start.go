@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -94,11 +96,17 @@ func (b *Backend) create(ctx context.Context, spec *runtime.Spec, config *specs.
 	if err != nil {
 		return err
 	}
+	// A state directory of our own: by default all containerds of a host share one,
+	// and the ids in it.
+	options, err := typeurl.MarshalAny(&options.Options{Root: filepath.Join(b.opts.RunDir, "runc")})
+	if err != nil {
+		return err
+	}
 	record := containers.Container{
 		ID:      spec.ID,
 		Labels:  labels,
 		Image:   spec.Image.Ref,
-		Runtime: containers.RuntimeInfo{Name: runtimeName},
+		Runtime: containers.RuntimeInfo{Name: runtimeName, Options: options},
 		Spec:    encoded,
 	}
 	create := func(ctx context.Context, c *client.Client) error {

@@ -84,7 +84,7 @@ func (a *app) askDaemon(ctx context.Context, method string, params, result any) 
 	if err := a.open(ctx); err != nil {
 		return false, err
 	}
-	c, err := a.dial(ctx, false)
+	c, err := client.Dial(ctx, a.repo, client.Options{AnyVersion: true})
 	if errors.Is(err, client.ErrNoDaemon) {
 		return false, nil
 	}

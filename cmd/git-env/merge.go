@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/git-env/git-env/environment"
 	"github.com/git-env/git-env/environment/api"
@@ -15,6 +16,7 @@ type mergeCmd struct {
 	Stash    bool   `help:"Set your uncommitted changes of tracked files aside first and give them back after."`
 	Delete   bool   `help:"Delete the environment after a clean merge that was verified."`
 	Message  string `short:"m" placeholder:"msg" help:"Message of the merge commit."`
+	Into     string `placeholder:"env" help:"Merge into this environment instead of your work tree, which stays as it is."`
 	Continue bool   `help:"Finish a merge after its conflicts were resolved." xor:"how"`
 	Abort    bool   `help:"Give up a merge that stopped and give back what was there before." xor:"how"`
 }
@@ -32,7 +34,7 @@ func (c *mergeCmd) Run(a *app) error {
 	ctx, stop := a.interruptible()
 	defer stop()
 	if c.Continue || c.Abort {
-		if c.Env != "" || c.Stash || c.Delete || c.Message != "" {
+		if c.Env != "" || c.Stash || c.Delete || c.Message != "" || c.Into != "" {
 			return usagef("--continue and --abort take no other argument")
 		}
 		if err := a.open(ctx); err != nil {
@@ -50,6 +52,9 @@ func (c *mergeCmd) Run(a *app) error {
 	name, err := a.resolve(ctx, c.Env)
 	if err != nil {
 		return err
+	}
+	if c.Into != "" {
+		return c.into(ctx, a, name)
 	}
 	t, err := a.tree()
 	if err != nil {
@@ -71,6 +76,34 @@ func (c *mergeCmd) Run(a *app) error {
 	}
 	if c.Delete {
 		return c.delete(ctx, a, name, m)
+	}
+	return nil
+}
+
+// into merges into another environment.
+func (c *mergeCmd) into(ctx context.Context, a *app, name string) error {
+	if c.Stash {
+		return usagef("--stash is about your work tree; --into does not touch it")
+	}
+	if err := environment.CheckName(c.Into); err != nil {
+		return err
+	}
+	p := api.Merge{Caller: a.caller(), From: name, Into: c.Into, NoFF: c.NoFF, Squash: c.Squash, Message: c.Message}
+	var done api.Merged
+	err := a.call(ctx, api.MethodMerge, p, &done)
+	if err != nil {
+		return err
+	}
+	if done.UpToDate {
+		_, err = fmt.Fprintln(a.stdout, "Already up to date.")
+	} else {
+		_, err = fmt.Fprintf(a.stdout, "Environment %s is now at %.10s.\n", c.Into, done.Tip)
+	}
+	if err != nil {
+		return err
+	}
+	if c.Delete {
+		return c.delete(ctx, a, name, integrate.Merged{Into: done.Tip})
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ const (
 	MethodDelete       = "delete"
 	MethodPath         = "path"
 	MethodCommit       = "commit"
+	MethodMerge        = "merge"
 	MethodStatus       = "status"
 	MethodDaemonStatus = "daemon.status"
 	MethodDaemonStop   = "daemon.stop"
@@ -175,4 +176,21 @@ type DaemonStatus struct {
 type DaemonStop struct {
 	// Force stops running execs too; without it a busy daemon refuses.
 	Force bool `json:"force,omitempty"`
+}
+
+// Merge asks to merge one environment into another.
+type Merge struct {
+	Caller  Caller `json:"caller"`
+	From    string `json:"from"`
+	Into    string `json:"into"`
+	NoFF    bool   `json:"no_ff,omitempty"`
+	Squash  bool   `json:"squash,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// Merged is the answer to Merge.
+type Merged struct {
+	Tip      string `json:"tip"`
+	Commit   string `json:"commit,omitempty"`
+	UpToDate bool   `json:"up_to_date,omitempty"`
 }

@@ -37,6 +37,9 @@ type Options struct {
 	Exe string
 	// Start starts a daemon when none runs.
 	Start bool
+	// AnyVersion talks to a daemon of whatever version: for asking how it is and
+	// for stopping it, which never change.
+	AnyVersion bool
 }
 
 // Client is a way to one repository's daemon; each call is a connection of its
@@ -84,7 +87,7 @@ func (c *Client) connect(ctx context.Context) (*wire.Conn, error) {
 	for range 5 {
 		conn, hello, err := c.greet(ctx)
 		switch {
-		case err == nil && hello.Version == version.String() && hello.Protocol == wire.Protocol:
+		case err == nil && (c.opts.AnyVersion || hello.Version == version.String() && hello.Protocol == wire.Protocol):
 			return conn, nil
 		case err == nil:
 			if err := c.replace(conn, hello); err != nil {

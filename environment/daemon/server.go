@@ -191,6 +191,8 @@ func (s *server) dispatch(ctx context.Context, conn *wire.Conn, req wire.Request
 		return call(req, func(p api.Path) (*api.PathAnswer, error) { return s.engine.Path(ctx, p, rep) })
 	case api.MethodCommit:
 		return call(req, func(p api.Commit) (*api.Committed, error) { return s.engine.Commit(ctx, p) })
+	case api.MethodMerge:
+		return call(req, func(p api.Merge) (*api.Merged, error) { return s.engine.Merge(ctx, p) })
 	case api.MethodStatus:
 		return call(req, func(p api.Status) (*api.Live, error) { return s.engine.Status(ctx, p) })
 	case api.MethodDaemonStatus:

@@ -241,7 +241,7 @@ func (d *daemon) stopLocked(ctx context.Context) error {
 		}
 	}
 	removeCgroupParents()
-	for _, name := range []string{"containerd.sock", "containerd.sock.ttrpc", "config.toml", "io", "box"} {
+	for _, name := range []string{"containerd.sock", "containerd.sock.ttrpc", "config.toml", "io", "box", "l", "runc"} {
 		_ = os.Remove(filepath.Join(d.runDir, name)) // directories only when empty
 	}
 	return nil

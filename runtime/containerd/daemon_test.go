@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -302,6 +303,30 @@ func TestContainerEnds(t *testing.T) {
 	if _, err := b.Start(testContext(t), runtime.Spec{ID: "x", RootFS: "nothing"}); !errors.Is(err, runtime.ErrNotFound) {
 		t.Errorf("%v", err)
 	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	p := newPlace(t)
+	b := p.open(t)
+	img := runtime.Image{Host: true, Ref: "host"}
+	create(t, b, "many", img)
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			id := fmt.Sprintf("many%d", i)
+			fork(t, b, "many", id)
+			c := startOn(t, b, id, id, img)
+			r := try(t, c, runtime.ExecSpec{ID: "hello", Args: []string{"sh", "-c", "echo $$ >/id; hostname"}})
+			if r.err != nil || r.stdout != "box\n" {
+				t.Errorf("%+v", r)
+			}
+			stop(t, b, id)
+			removeAll(t, b, id)
+		})
+	}
+	wg.Wait()
+	removeAll(t, b, "many")
+	assertNoLayers(t, b)
 }
 
 func TestExistingSocket(t *testing.T) {

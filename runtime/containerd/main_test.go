@@ -20,7 +20,16 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "init" {
 		os.Exit(initproc.Main())
 	}
+	var err error
+	if shared, err = os.MkdirTemp("", testPrefix()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	code := m.Run()
+	if err := os.RemoveAll(shared); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	if code == 0 {
 		if left := leftovers(); len(left) > 0 {
 			fmt.Fprintf(os.Stderr, "left behind:\n%s\n", strings.Join(left, "\n"))
@@ -29,6 +38,10 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(code)
 }
+
+// shared has the data directories of all places, and so what the host images of
+// all tests share: scanning the host takes a while. TestMain sets and removes it.
+var shared string
 
 // testPrefix begins the name of every temporary directory of this run.
 func testPrefix() string { return fmt.Sprintf("gecd%d", os.Getpid()) }
@@ -82,8 +95,10 @@ func newPlace(t testing.TB) place {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Errorf("clean up: %v", err)
+		for _, d := range []string{dir, filepath.Join(shared, filepath.Base(dir))} {
+			if err := os.RemoveAll(d); err != nil {
+				t.Errorf("clean up: %v", err)
+			}
 		}
 	})
 	exe, err := os.Executable()
@@ -91,7 +106,7 @@ func newPlace(t testing.TB) place {
 		t.Fatal(err)
 	}
 	return place{Options{
-		DataDir: filepath.Join(dir, "data", "containerd"), RunDir: filepath.Join(dir, "run"),
+		DataDir: filepath.Join(shared, filepath.Base(dir)), RunDir: filepath.Join(dir, "run"),
 		StateDir: filepath.Join(dir, "state"), Exe: exe, Log: testLog{t}, RegistryTimeout: 2 * time.Second,
 	}}
 }
@@ -130,6 +145,14 @@ func (p place) open(t testing.TB) *Backend {
 		for _, id := range ids {
 			if err := b.Remove(ctx, id); err != nil {
 				t.Errorf("remove %s: %v", id, err)
+			}
+		}
+		roots, _ := os.ReadDir(b.roots.dir)
+		for _, root := range roots {
+			if err := checkID(root.Name()); err == nil {
+				if err := b.RemoveRootFS(ctx, root.Name()); err != nil && !strings.Contains(err.Error(), "closed") {
+					t.Errorf("remove root filesystem %s: %v", root.Name(), err)
+				}
 			}
 		}
 		if err := b.Close(); err != nil {

@@ -49,15 +49,20 @@ type skipped struct {
 // commit commits what git would commit of the workspace and records an exec, all
 // in one transaction of the refs. v.mu is held and the workspace mounted.
 func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, error) {
+	left, err := v.loadSkipped()
+	if err != nil {
+		return nil, err
+	}
+	if quiet, err := v.nothingChanged(ctx, left); err != nil {
+		return nil, fmt.Errorf("cannot commit: %w", err)
+	} else if quiet {
+		return v.transact(ctx, req, nil)
+	}
 	sc, err := newScratch(v.e.tmpDir(), v.e.store.Git, v)
 	if err != nil {
 		return nil, fmt.Errorf("cannot commit: %w", err)
 	}
 	defer sc.close()
-	left, err := v.loadSkipped()
-	if err != nil {
-		return nil, err
-	}
 	var warn []string
 	taken, err := v.takeInside(ctx, req.caller)
 	if err != nil {
@@ -87,6 +92,28 @@ func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, err
 		v.updateInside(ctx)
 	}
 	return res, v.settle(ctx, set, left, res.tip)
+}
+
+// nothingChanged says that there is nothing to commit, which most execs leave:
+// found out without starting a process or writing a file.
+func (v *Env) nothingChanged(ctx context.Context, left skipped) (bool, error) {
+	if len(left.Held) > 0 {
+		return false, nil
+	}
+	d, err := v.dirty(ctx, []string{""})
+	if err != nil || len(d.Entries) != 1 || len(d.Entries[0]) > 0 {
+		return false, err
+	}
+	root, err := os.OpenRoot(filepath.Join(v.dir(), "git"))
+	if errors.Is(err, os.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer root.Close()
+	tip, err := v.e.store.Tip(ctx, v.st.Name)
+	return insideTip(root, v.st.Branch()) == tip, err
 }
 
 // changes finds what is to be committed, looking again at what was left out when
@@ -254,13 +281,9 @@ func (e *Engine) storeOnce(name string) (string, error) {
 func (v *Env) transact(ctx context.Context, req commitRequest, edits []objects.Edit) (*commitResult, error) {
 	var ident *identity
 	for range casTries {
-		refs, err := v.e.store.Git.ResolveRefs(ctx, v.st.Branch(), OutputRef(v.st.Name))
+		tip, err := v.e.store.Tip(ctx, v.st.Name)
 		if err != nil {
 			return nil, err
-		}
-		tip, ok := refs[v.st.Branch()]
-		if !ok {
-			return nil, v.e.store.damaged(v.st.Name, errors.New("its branch "+v.st.Branch()+" is gone"))
 		}
 		res := &commitResult{tip: tip, parent: tip}
 		var ups []gitcmd.RefUpdate
@@ -280,7 +303,7 @@ func (v *Env) transact(ctx context.Context, req commitRequest, edits []objects.E
 			}
 		}
 		if req.record != nil {
-			more, err := v.buildRecord(ctx, req, res, refs[OutputRef(v.st.Name)])
+			more, err := v.buildRecord(ctx, req, res)
 			if err != nil {
 				return nil, err
 			}
@@ -350,7 +373,7 @@ func (v *Env) buildCommit(ctx context.Context, req commitRequest, res *commitRes
 
 // buildRecord writes the note and the output for the commit that the exec made
 // or ran on.
-func (v *Env) buildRecord(ctx context.Context, req commitRequest, res *commitResult, outputs string) ([]gitcmd.RefUpdate, error) {
+func (v *Env) buildRecord(ctx context.Context, req commitRequest, res *commitResult) ([]gitcmd.RefUpdate, error) {
 	var ups []gitcmd.RefUpdate
 	rec := *req.record
 	rec.Changed = res.changed
@@ -361,6 +384,10 @@ func (v *Env) buildRecord(ctx context.Context, req commitRequest, res *commitRes
 		}
 		rec.OutputBytes, rec.OutputID, rec.Excerpt = req.output.bytes(), blob, req.output.excerpt()
 		if rec.OutputBytes > 0 {
+			outputs, err := v.e.store.ref(ctx, OutputRef(v.st.Name))
+			if err != nil {
+				return nil, err
+			}
 			root := outputs
 			if root == "" {
 				root = objects.EmptyTree(v.e.store.Repo.ObjectFormat)

@@ -2,8 +2,10 @@ package environment
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -117,8 +119,18 @@ func (x *execution) journalPath() string {
 	return filepath.Join(x.v.dir(), "exec-"+x.rec.ID+".json")
 }
 
+// writeJournal is not flushed to the disk: it is for the death of the daemon,
+// and after a power cut there is no exec to tell of that the disk knows of.
 func (x *execution) writeJournal() error {
-	return durable.WriteJSON(x.journalPath(), journal{Record: x.rec, Caller: x.p.Caller, Msg: x.message()}, 0o600)
+	data, err := json.Marshal(journal{Record: x.rec, Caller: x.p.Caller, Msg: x.message()})
+	if err != nil {
+		return err
+	}
+	tmp := x.journalPath() + durable.TempPrefix
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, x.journalPath())
 }
 
 func (x *execution) message() string {

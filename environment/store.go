@@ -123,15 +123,21 @@ func within(path, dir string) bool {
 
 // Tip returns the commit the environment's branch is at.
 func (s *Store) Tip(ctx context.Context, name string) (string, error) {
-	refs, err := s.Git.ResolveRefs(ctx, BranchRef(name))
-	if err != nil {
-		return "", err
+	tip, err := s.ref(ctx, BranchRef(name))
+	if err == nil && tip == "" {
+		err = s.damaged(name, errors.New("its branch "+BranchRef(name)+" is gone"))
 	}
-	tip, ok := refs[BranchRef(name)]
-	if !ok {
-		return "", s.damaged(name, errors.New("its branch "+BranchRef(name)+" is gone"))
+	return tip, err
+}
+
+// ref returns what a ref points to, "" when there is none. It asks a process
+// that runs already, which looks at the ref anew each time.
+func (s *Store) ref(ctx context.Context, name string) (string, error) {
+	id, _, _, err := s.Reader.Kind(ctx, name)
+	if errors.Is(err, objects.ErrNotFound) {
+		return "", nil
 	}
-	return tip, nil
+	return id, err
 }
 
 // WorkspaceDir returns where an environment is mounted on the host unless

@@ -162,7 +162,8 @@ type Process interface {
 	// children still hold the pipes, that is at most 100 ms later; what they
 	// write afterwards is discarded. It may be called more than once.
 	Wait() (Exit, error)
-	// Signal sends a signal to the process; one that has ended is no error.
+	// Signal sends a signal to the process and its process group, as a terminal
+	// does; one that has ended is no error.
 	Signal(ctx context.Context, sig syscall.Signal) error
 	// Resize sets the size of the terminal.
 	Resize(ctx context.Context, width, height uint16) error

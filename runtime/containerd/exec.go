@@ -343,7 +343,7 @@ func (p *process) Signal(_ context.Context, sig syscall.Signal) error {
 		return nil
 	default:
 	}
-	if err := p.fd.signal(sig); err != nil {
+	if err := p.fd.signalGroup(p.pid, sig); err != nil {
 		return fmt.Errorf("signal exec %s: %w", p.id, err)
 	}
 	return nil

@@ -63,6 +63,35 @@ func (p *pidfd) signal(sig syscall.Signal) error {
 	return sigErr
 }
 
+// signalGroup signals the whole process group that the process leads, as a
+// terminal does with its foreground job: a shell which waits for a child would
+// otherwise sit on the signal until the child ends by itself. The runtime makes
+// every exec the leader of a session.
+func (p *pidfd) signalGroup(pid int, sig syscall.Signal) error {
+	raw, err := p.f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sigErr error
+	if err := raw.Control(func(fd uintptr) {
+		sigErr = unix.PidfdSendSignal(int(fd), sig, nil, pidfdSignalProcessGroup)
+		if errors.Is(sigErr, unix.EINVAL) { // before Linux 6.9
+			if sigErr = unix.PidfdSendSignal(int(fd), 0, nil, 0); sigErr == nil {
+				sigErr = unix.Kill(-pid, sig)
+			}
+		}
+	}); err != nil {
+		return err
+	}
+	if errors.Is(sigErr, unix.ESRCH) {
+		return p.signal(sig) // it leads no group
+	}
+	return sigErr
+}
+
+// pidfdSignalProcessGroup is PIDFD_SIGNAL_PROCESS_GROUP of linux/pidfd.h.
+const pidfdSignalProcessGroup = 1 << 2
+
 // status asks the kernel how a process ended that somebody else has reaped
 // (Linux 6.15). ok is false when it does not know, or not yet.
 func (p *pidfd) status() (ws syscall.WaitStatus, ok bool) {

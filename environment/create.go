@@ -278,7 +278,7 @@ func (e *Engine) bringIntoBeing(ctx context.Context, st *State, extra []gitcmd.R
 
 // createRefs makes the branch and the state note in one transaction.
 func (e *Engine) createRefs(ctx context.Context, st *State, extra []gitcmd.RefUpdate) error {
-	if err := notes.EnsureMergeStrategy(ctx, e.store.Git); err != nil {
+	if err := e.mergeStrategies(ctx); err != nil {
 		return err
 	}
 	line, err := stateLine(st)

@@ -59,6 +59,7 @@ type Engine struct {
 	busy    map[string]bool // names being created or deleted, guarded by mu
 	closing bool            // guarded by mu
 	setting *Settings       // of git config, for the daemon's own needs
+	merges  bool            // the notes\' merge strategies are set, guarded by mu
 	socket  string          // of the containerd in use, guarded by mu
 }
 
@@ -144,6 +145,19 @@ func (e *Engine) env(name string) (*Env, error) {
 	v := newEnv(e, st)
 	e.envs[name] = v
 	return v, nil
+}
+
+// mergeStrategies lets a plain git notes merge join the records of two machines;
+// once per daemon, and by one at a time, because git locks its config.
+func (e *Engine) mergeStrategies(ctx context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.merges {
+		return nil
+	}
+	err := notes.EnsureMergeStrategy(ctx, e.store.Git)
+	e.merges = err == nil
+	return err
 }
 
 // claim reserves a name while it is created or deleted.

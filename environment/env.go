@@ -28,6 +28,7 @@ type Env struct {
 	files   *fusefs.Client    // the server that has the mount, guarded by mu
 	mounted bool              // guarded by mu
 	ctr     runtime.Container // guarded by mu; nil when stopped
+	workdir string            // of the container, guarded by mu
 	pending []pendingCommit   // ended execs that are not committed yet, guarded by mu
 
 	use_ struct {
@@ -266,6 +267,7 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 	if err != nil {
 		return err
 	}
+	v.workdir = spec.Cwd
 	v.ctr, err = b.Start(ctx, spec)
 	if err != nil {
 		return capability(fmt.Errorf("cannot start the container: %w", err))

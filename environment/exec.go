@@ -75,7 +75,8 @@ func (x *execution) prepare(ctx context.Context) error {
 		return err
 	}
 	if err := v.flushPending(ctx); err != nil {
-		return err
+		// Not in the way of this exec, which may be the one that makes room.
+		x.st.Report.Warn(err.Error())
 	}
 	if err := v.start(ctx, x.st.Report); err != nil {
 		return err
@@ -102,16 +103,16 @@ func (x *execution) display() string {
 	return "shell"
 }
 
-// cwd resolves the working directory: relative to the workspace's mount point.
+// cwd resolves the working directory: the configured one, or the asked one,
+// relative to the workspace's mount point.
 func (x *execution) cwd() string {
-	const root = "/workspace"
 	switch d := x.p.Workdir; {
 	case d == "":
-		return root
+		return x.v.workdir
 	case path.IsAbs(d):
 		return path.Clean(d)
 	default:
-		return path.Join(root, d)
+		return path.Join(defaultWorkdir, d)
 	}
 }
 
@@ -143,7 +144,14 @@ func (x *execution) message() string {
 // run starts the process, waits for its end and records it.
 func (x *execution) run() (*api.Ran, error) {
 	var startErr error
-	if x.proc, startErr = x.spawn(); startErr == nil {
+	x.proc, startErr = x.spawn()
+	if x.containerBroke(startErr) {
+		x.v.e.log.Warn("the container does not take execs, starting it anew", "env", x.v.st.Name, "err", startErr)
+		if startErr = x.restart(); startErr == nil {
+			x.proc, startErr = x.spawn()
+		}
+	}
+	if startErr == nil {
 		x.rec.Outcome = x.wait()
 	} else {
 		code, text := startFailure(startErr)
@@ -156,6 +164,27 @@ func (x *execution) run() (*api.Ran, error) {
 	}
 	x.rec.Duration = time.Since(x.rec.Started)
 	return x.finish()
+}
+
+// containerBroke says that an exec failed for no fault of its command: the
+// container's supervisor was killed, say, while the container looks alive.
+func (x *execution) containerBroke(err error) bool {
+	if err == nil || x.ctx.Err() != nil {
+		return false
+	}
+	code, _ := startFailure(err)
+	return code == 0 || errors.Is(err, runtime.ErrBadCwd) && x.rec.Cwd == x.v.workdir
+}
+
+// restart replaces the container.
+func (x *execution) restart() error {
+	x.v.mu.Lock()
+	defer x.v.mu.Unlock()
+	ctx := context.WithoutCancel(x.ctx)
+	if err := x.v.stopContainer(ctx); err != nil {
+		return err
+	}
+	return x.v.start(ctx, x.st.Report)
 }
 
 // startFailure maps a command that could not be started to the shell's codes;

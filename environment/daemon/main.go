@@ -26,6 +26,9 @@ import (
 // ready, or why not.
 const readyFd = 3
 
+// lockTimeout bounds the wait for a daemon that is on its way out.
+const lockTimeout = 20 * time.Second
+
 // Main is the body of the hidden command "git-env daemon serve <common-dir>".
 // It returns the process's exit code.
 func Main(args []string) int {
@@ -80,7 +83,10 @@ func open(ctx context.Context, common string, log *slog.Logger) (_ *server, err 
 	if err := durable.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	lock, err := durable.TryLock(filepath.Join(dir, "daemon.lock"))
+	// One that is leaving has the lock until all is put away.
+	wait, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	lock, err := durable.Lock(wait, filepath.Join(dir, "daemon.lock"))
 	if err != nil {
 		return nil, environment.Errorf(environment.ExitBusy, "another daemon serves this repository: %w", err)
 	}

@@ -265,8 +265,12 @@ func (b *Backend) deleteTask(ctx context.Context, id string) error {
 	return b.tryDelete(ctx, id)
 }
 
+// tryDelete forgets a task. One whose processes are still ending refuses, and one
+// whose shim was killed fails in ways of its own until containerd has noticed
+// and cleaned up behind it.
 func (b *Backend) tryDelete(ctx context.Context, id string) error {
-	for {
+	const patience = 3 * time.Second
+	for start := time.Now(); ; {
 		err := b.call(ctx, func(ctx context.Context, c *client.Client) error {
 			_, err := c.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
 			return err
@@ -274,7 +278,7 @@ func (b *Backend) tryDelete(ctx context.Context, id string) error {
 		if err == nil || errdefs.IsNotFound(err) {
 			return nil
 		}
-		if !errdefs.IsFailedPrecondition(err) || ctx.Err() != nil {
+		if ctx.Err() != nil || !errdefs.IsFailedPrecondition(err) && time.Since(start) > patience {
 			return err
 		}
 		select {

@@ -3,6 +3,7 @@ package fusefs
 import (
 	"encoding/gob"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -174,8 +175,8 @@ func (r reader) Read(p []byte) (int, error) {
 			r.c.fds = append(r.c.fds, fds...)
 		}
 	}
-	if n == 0 && err == nil {
-		return 0, net.ErrClosed
+	if n <= 0 && err == nil {
+		err = io.EOF
 	}
-	return n, err
+	return max(n, 0), err // -1 with an error, such as that of a peer that was killed
 }

@@ -38,6 +38,11 @@ func TestServerKilled(t *testing.T) {
 		_, err := f.WriteAt([]byte("x"), 100)
 		stopped <- err
 	}()
+	asked := make(chan error, 1)
+	go func() {
+		_, err := r.c.Dirty(context.Background(), "m", []string{""}) // the server never reads it
+		asked <- err
+	}()
 	time.Sleep(50 * time.Millisecond) // lets the write get stuck; without it the test only shows less
 	must(t, syscall.Kill(r.c.Pid(), syscall.SIGKILL))
 	select {
@@ -52,6 +57,9 @@ func TestServerKilled(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Fatal("a process hangs on the dead mount")
+	}
+	if err := <-asked; !errors.Is(err, ErrServerDead) {
+		t.Errorf("call under way: %v", err)
 	}
 	if m, err := findMount(r.spec.Dir); m != nil || err != nil {
 		t.Fatalf("the mount is still there: %v", err)

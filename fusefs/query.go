@@ -219,6 +219,8 @@ func (w *workspace) freeze(newTop string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	w.freezeMu.Lock()
+	defer w.freezeMu.Unlock()
 	w.mu.RLock()
 	fresh := layer.Meta{ID: newTop, Parent: w.top().Meta().ID, StartSeq: w.t.seq, FirstIno: w.t.nextIno}
 	w.mu.RUnlock()
@@ -234,6 +236,7 @@ func (w *workspace) freeze(newTop string) (string, error) {
 	w.gate.Lock()
 	w.mu.Lock()
 	old, before, sealed := w.top(), w.sealed, make(chan struct{})
+	id := old.Meta().ID
 	w.sealed = sealed
 	w.layers = append(w.layers, top)
 	w.t.layer = int16(len(w.layers) - 1)
@@ -249,10 +252,10 @@ func (w *workspace) freeze(newTop string) (string, error) {
 			err = cerr
 		}
 		if err != nil {
-			w.log.Printf("%s: sealing layer %s: %v", w.spec.ID, old.Meta().ID, err)
+			w.log.Printf("%s: sealing layer %s: %v", w.spec.ID, id, err)
 		}
 	}()
-	return old.Meta().ID, nil
+	return id, nil
 }
 
 // fewFiles is up to how many files sync syncs one by one.

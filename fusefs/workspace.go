@@ -47,7 +47,8 @@ type workspace struct {
 	syncMu   sync.Mutex
 	unsynced map[uint64]struct{} // guarded by syncMu: inodes written since the last Sync
 
-	sealed chan struct{} // guarded by mu: closed when the layers under the top are durable
+	freezeMu sync.Mutex    // one freeze at a time; before gate
+	sealed   chan struct{} // guarded by mu: closed when the layers under the top are durable
 }
 
 // shared is what all workspaces of a file server use together.

@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,11 +138,11 @@ func (e *Engine) checkFree(ctx context.Context, name string) error {
 	if entries, err := os.ReadDir(e.store.EnvDir(name)); err == nil && len(entries) > 0 {
 		return Errorf(ExitBusy, "environment '%s' exists", name)
 	}
-	refs, err := e.store.Git.ResolveRefs(ctx, BranchRef(name))
+	tip, err := e.store.ref(ctx, BranchRef(name))
 	if err != nil {
 		return err
 	}
-	if tip, ok := refs[BranchRef(name)]; ok {
+	if tip != "" {
 		return Errorf(ExitBusy, "branch 'env/%s' exists (at %.12s), but is not an environment here", name, tip).
 			WithHint("take another name, or rename the branch: git branch -m env/%s <new>", name)
 	}
@@ -152,11 +153,11 @@ func (e *Engine) checkFree(ctx context.Context, name string) error {
 // a first one with nothing in it.
 func (e *Engine) baseCommit(ctx context.Context, p api.Create) (string, error) {
 	if p.From != "" {
-		id, err := e.store.Git.RevParse(ctx, p.From)
-		if err != nil {
-			return "", Errorf(ExitRepository, "unknown revision '%s'", p.FromText)
+		id, kind, _, err := e.store.Reader.Kind(ctx, p.From)
+		if errors.Is(err, objects.ErrNotFound) || err == nil && kind != objects.KindCommit {
+			return "", Errorf(ExitRepository, "unknown revision '%s'", cmp.Or(p.FromText, p.From))
 		}
-		return id, nil
+		return id, err
 	}
 	ident, err := e.identity(ctx, p.Caller)
 	if err != nil {
@@ -216,11 +217,11 @@ func (e *Engine) resolveImage(ctx context.Context, asked, configured string, rep
 }
 
 func (e *Engine) newState(ctx context.Context, name, base string, set Settings) (*State, error) {
-	line, err := e.store.Git.Line(ctx, "log", "-1", "--no-walk", "--format=%ct", base)
+	c, err := e.store.Reader.Commit(ctx, base)
 	if err != nil {
 		return nil, err
 	}
-	t, err := parseUnix(line)
+	t, err := committed(c)
 	if err != nil {
 		return nil, err
 	}

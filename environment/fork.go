@@ -8,19 +8,26 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/internal/gitcmd"
+	"github.com/git-env/git-env/internal/objects"
 	"github.com/git-env/git-env/notes"
 	"github.com/git-env/git-env/runtime"
 )
 
-func parseUnix(s string) (time.Time, error) {
-	sec, err := strconv.ParseInt(s, 10, 64)
+// committed is when a commit was made, by its committer.
+func committed(c *objects.Commit) (time.Time, error) {
+	f := strings.Fields(c.Committer[strings.LastIndexByte(c.Committer, '>')+1:])
+	if len(f) == 0 {
+		return time.Time{}, fmt.Errorf("bad committer %q", c.Committer)
+	}
+	sec, err := strconv.ParseInt(f[0], 10, 64)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("bad time %q: %w", s, err)
+		return time.Time{}, fmt.Errorf("bad committer %q: %w", c.Committer, err)
 	}
 	return time.Unix(sec, 0).UTC(), nil
 }
@@ -96,17 +103,17 @@ func (e *Engine) branchOff(ctx context.Context, src *Env, name string, p api.For
 	if st.Title == "" {
 		st.Title = src.st.Title
 	}
-	outputs, err := e.store.Git.ResolveRefs(ctx, OutputRef(src.st.Name))
+	outputs, err := e.store.ref(ctx, OutputRef(src.st.Name))
 	if err != nil {
 		return nil, nil, err
 	}
 	var extra []gitcmd.RefUpdate
-	if id, ok := outputs[OutputRef(src.st.Name)]; ok {
-		old, err := e.store.Git.ResolveRefs(ctx, OutputRef(name))
+	if id := outputs; id != "" {
+		old, err := e.store.ref(ctx, OutputRef(name))
 		if err != nil {
 			return nil, nil, err
 		}
-		if old[OutputRef(name)] == "" {
+		if old == "" {
 			extra = append(extra, gitcmd.RefUpdate{Ref: OutputRef(name), New: id})
 		}
 	}

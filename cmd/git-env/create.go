@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/git-env/git-env/environment"
@@ -101,12 +104,35 @@ func (c *createCmd) base(ctx context.Context, a *app, p *api.Create) error {
 // does not.
 const lookTime = 40 * time.Millisecond
 
+// lookMost is how many files a work tree may have to be looked at.
+const lookMost = 50_000
+
+// indexEntries reads the number of files from an index's header (index-format of
+// git); 0 when there is none.
+func indexEntries(file string) uint32 {
+	f, err := os.Open(file)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	var head [12]byte
+	if _, err := io.ReadFull(f, head[:]); err != nil || string(head[:4]) != "DIRC" {
+		return 0
+	}
+	return binary.BigEndian.Uint32(head[8:])
+}
+
 // look looks for uncommitted work while the environment is being made; nil when
 // there is nothing to look at.
 func (c *createCmd) look(ctx context.Context, a *app) (<-chan []integrate.Change, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	if c.Dirty || a.repo.WorkTree == "" {
 		return nil, cancel
+	}
+	if indexEntries(filepath.Join(a.repo.GitDir, "index")) > lookMost {
+		tooLarge := make(chan []integrate.Change)
+		close(tooLarge)
+		return tooLarge, cancel
 	}
 	t, err := a.tree()
 	if err != nil {
@@ -129,7 +155,10 @@ func (a *app) reportLeft(found <-chan []integrate.Change) {
 		return
 	}
 	select {
-	case changes := <-found:
+	case changes, looked := <-found:
+		if !looked {
+			a.warnUnseen()
+		}
 		if len(changes) == 0 {
 			return
 		}
@@ -143,9 +172,13 @@ func (a *app) reportLeft(found <-chan []integrate.Change) {
 			count(len(changes)-untracked, "changed file"), count(untracked, "untracked file"))
 		a.hintf("commit it first, or use --dirty to take it along")
 	case <-time.After(lookTime):
-		a.warnf("uncommitted work of yours, if there is any, is NOT in the environment; the work tree is too large to look through here")
-		a.hintf("'git status' shows it, and --dirty takes it along")
+		a.warnUnseen()
 	}
+}
+
+func (a *app) warnUnseen() {
+	a.warnf("uncommitted work of yours, if there is any, is NOT in the environment; the work tree is too large to look through here")
+	a.hintf("'git status' shows it, and --dirty takes it along")
 }
 
 // revision resolves what the user wrote: what git takes, or an environment.

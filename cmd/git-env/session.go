@@ -21,6 +21,11 @@ import (
 // insist is how soon a second interrupt has to follow the first to kill.
 const insist = 2 * time.Second
 
+// echo is how soon the same signal counts as the same one: a terminal signals
+// the whole job, and git, when it was called as "git env", passes what it got on
+// to us once more.
+const echo = 100 * time.Millisecond
+
 // session runs one exec with the caller's streams, terminal and signals, and
 // returns its exit code as an exitStatus.
 func (a *app) session(env string, p api.Run) error {
@@ -151,7 +156,12 @@ func (r *relay) signal(s syscall.Signal, now time.Time) {
 		return
 	}
 	r.mu.Lock()
-	again := s == syscall.SIGINT && r.last == s && now.Sub(r.when) < insist
+	since := now.Sub(r.when)
+	if s == r.last && since < echo {
+		r.mu.Unlock()
+		return
+	}
+	again := s == syscall.SIGINT && r.last == s && since < insist
 	r.last, r.when = s, now
 	r.mu.Unlock()
 	if again {

@@ -20,6 +20,9 @@ func (e *Engine) Path(ctx context.Context, p api.Path, _ Reporter) (*api.PathAns
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	defer v.touch()
+	if err := v.forgetUnmounted(ctx); err != nil {
+		return nil, err
+	}
 	if err := v.mount(ctx); err != nil {
 		return nil, err
 	}

@@ -75,6 +75,9 @@ func (e *Engine) Create(ctx context.Context, p api.Create, rep Reporter) (*api.C
 	if err := e.bringIntoBeing(ctx, st, nil); err != nil {
 		return nil, err
 	}
+	if st.Image.Ref == defaultImage { // another one was resolved above
+		e.warmOnce.Do(func() { go e.warm(st.Image.Ref) })
+	}
 	return created(st), nil
 }
 

@@ -52,6 +52,8 @@ type Engine struct {
 	states *notes.Ref
 	idle   time.Duration
 
+	warmOnce sync.Once
+
 	mu      sync.Mutex
 	envs    map[string]*Env // guarded by mu
 	files   *fusefs.Client  // guarded by mu; nil until the first mount
@@ -220,6 +222,9 @@ func (e *Engine) runtimeBackend(ctx context.Context) (runtime.Backend, error) {
 	if e.backend != nil {
 		return e.backend, nil
 	}
+	if e.closing {
+		return nil, Errorf(ExitBusy, "the daemon is leaving").WithHint("try again")
+	}
 	base := filepath.Join(DataHome(), "git-env", "containerd")
 	b, err := containerd.Open(ctx, containerd.Options{
 		Socket:   e.setting.Containerd,
@@ -247,6 +252,19 @@ func (e *Engine) runtimeBackend(ctx context.Context) (runtime.Backend, error) {
 	}
 	e.backend = b
 	return b, nil
+}
+
+// warm brings the container runtime up while the user still types: whoever makes
+// an environment runs something in it next. It is no more than a head start, so a
+// failure waits for the exec that meets it.
+func (e *Engine) warm(image string) {
+	b, err := e.runtimeBackend(context.Background())
+	if err == nil {
+		_, err = b.Resolve(context.Background(), image, nil)
+	}
+	if err != nil {
+		e.log.Info("no head start", "err", err)
+	}
 }
 
 // capability turns a missing part of the host into exit code 20 with the name of

@@ -163,6 +163,17 @@ func (v *Env) mount(ctx context.Context) error {
 	return v.recoverExecs(ctx)
 }
 
+// forgetUnmounted notices that somebody took the mount away behind our back.
+func (v *Env) forgetUnmounted(ctx context.Context) error {
+	if !v.mounted {
+		return nil
+	}
+	if there, err := fusefs.Mounted(v.st.Workspace); err != nil || there {
+		return err
+	}
+	return v.suspend(ctx, true)
+}
+
 // mountError names what the host lacks.
 func mountError(dir string, err error) error {
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {

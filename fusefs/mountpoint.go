@@ -55,6 +55,13 @@ func AbortStale(dir string) error {
 	return &os.PathError{Op: "umount", Path: dir, Err: unix.EBUSY}
 }
 
+// Mounted says whether a mount of ours is at dir, by the mount table: nobody who
+// holds a mount may ask the mount itself.
+func Mounted(dir string) (bool, error) {
+	m, err := findMount(dir)
+	return m != nil, err
+}
+
 func abort(dir string) error {
 	err := unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {

@@ -220,11 +220,30 @@ func (s *server) mount(ctx context.Context, spec MountSpec, fd int) (err error) 
 		m.w.close()
 		return err
 	}
+	mine, err := findMount(spec.Dir)
+	if err != nil {
+		s.shared.log.Printf("mount table: %v", err)
+	}
 	go func() {
 		defer close(m.ended)
 		fs.Serve()
+		s.abandoned(spec.Dir, mine)
 	}()
 	return nil
+}
+
+// abandoned aborts a mount that is still there although nobody serves it any
+// more, which would leave everybody who uses it waiting: the daemon's descriptor
+// keeps the connection open.
+func (s *server) abandoned(dir string, mine *mountEntry) {
+	now, err := findMount(dir)
+	if err != nil || mine == nil || now == nil || now.minor != mine.minor {
+		return // unmounted, as it should be
+	}
+	s.shared.log.Printf("%s: the connection broke, aborting the mount", dir)
+	if err := abort(dir); err != nil {
+		s.shared.log.Printf("%v", err)
+	}
 }
 
 func mountOptions(logger *log.Logger) *fuse.MountOptions {

@@ -18,7 +18,7 @@ LDFLAGS := -s -w $(if $(VERSION),-X github.com/git-env/git-env/internal/version.
 # The end-to-end tests have their own step; see test-e2e.
 UNIT = $$($(GO) list ./... | grep -v '/e2e$$')
 
-.PHONY: build install demo test test-deps lint test-unit test-e2e man clean
+.PHONY: build install demo test test-deps lint test-unit test-e2e bench man clean
 
 build:
 	$(GO) build -buildvcs=false -trimpath -ldflags '$(LDFLAGS)' -o bin/git-env ./cmd/git-env
@@ -56,6 +56,10 @@ test-unit:
 test-e2e:
 	@echo '== end-to-end tests'
 	$(GO) test -count=1 -timeout 20m -parallel 2 -v ./e2e
+
+# Side by side with what people use instead; see scripts/bench.sh.
+bench: build
+	PATH='$(CURDIR)/bin':"$$PATH" ./scripts/bench.sh
 
 man: build
 	mkdir -p docs/man

@@ -31,6 +31,7 @@ func verbs() map[string]verb {
 		"mounted":  mounted,
 		"lines":    lines,
 
+		"documented":   documented,
 		"otherversion": otherversion,
 	}
 }

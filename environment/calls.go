@@ -105,9 +105,9 @@ func (v *Env) uncommitted(ctx context.Context) (paths, held []string, err error)
 	if err != nil {
 		return nil, nil, err
 	}
-	if !v.mounted {
+	if !v.mounted || v.serverDied() {
 		_, paths, err := fusefs.OfflineDirty(v.e.layerDir(), v.st.Layers, maxDirtyPaths)
-		return paths, left.Held, err
+		return paths, plainPaths(left.Held), err
 	}
 	sc, err := newScratch(v.e.tmpDir(), v.e.store.Git, v)
 	if err != nil {
@@ -119,6 +119,16 @@ func (v *Env) uncommitted(ctx context.Context) (paths, held []string, err error)
 		return nil, nil, err
 	}
 	return set.paths(), set.held, nil
+}
+
+// serverDied says that the mount went with its file server; v.mu is held.
+func (v *Env) serverDied() bool {
+	select {
+	case <-v.files.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 func (v *Env) dirtyOffline() (bool, error) {

@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ type changeSet struct {
 	// rules, held back for their size or a name git refuses.
 	ignored []string
 	held    []string
+	isHeld  map[string]bool // held, to look up
 	warn    []string
 }
 
@@ -107,7 +109,7 @@ func (c *collector) collect(ctx context.Context, head string, again []string) (*
 	return &c.set, nil
 }
 
-func uniq(s []string) []string {
+func uniq[S ~[]E, E cmp.Ordered](s S) S {
 	slices.Sort(s)
 	return slices.Compact(s)
 }
@@ -200,7 +202,7 @@ func (c *collector) entry(j job, e fusefs.DirtyEntry, he objects.TreeEntry, trac
 	case e.Kind == fusefs.Deleted, e.Kind == fusefs.Other:
 	case objects.UnsafeName(e.Name), e.Kind == fusefs.Symlink && objects.UnsafeLink(e.Name):
 		if e.Name != ".git" {
-			c.hold(p, "git refuses the name")
+			c.set.hold(p, "git refuses the name")
 		}
 	case isDir && tracked:
 		if e.Whole || j.whole || e.Below {
@@ -217,14 +219,29 @@ func (c *collector) entry(j job, e fusefs.DirtyEntry, he objects.TreeEntry, trac
 	}
 }
 
-func (c *collector) hold(p, why string) {
-	c.set.held = append(c.set.held, p)
-	c.set.warn = append(c.set.warn, fmt.Sprintf("'%s' stays in the workspace and is not committed: %s", p, why))
+// maxWarnings bounds how many paths that stay behind are told of one by one.
+const maxWarnings = 20
+
+func (c *changeSet) hold(p, why string) {
+	if c.isHeld[p] {
+		return
+	}
+	if c.isHeld == nil {
+		c.isHeld = map[string]bool{}
+	}
+	c.isHeld[p] = true
+	c.held = append(c.held, p)
+	switch n := len(c.warn); {
+	case n < maxWarnings:
+		c.warn = append(c.warn, fmt.Sprintf("'%s' stays in the workspace and is not committed: %s", p, why))
+	case n == maxWarnings:
+		c.warn = append(c.warn, "and more paths; 'git env status' lists them")
+	}
 }
 
 func (c *collector) file(p string, e fusefs.DirtyEntry) {
 	if e.Kind == fusefs.File && e.Blob == "" && e.Size > c.maxSize {
-		c.hold(p, fmt.Sprintf("it has %d bytes and env.maxFileSize is %d", e.Size, c.maxSize))
+		c.set.hold(p, fmt.Sprintf("it has %d bytes and env.maxFileSize is %d", e.Size, c.maxSize))
 		return
 	}
 	c.set.files = append(c.set.files, changedFile{p, e})
@@ -288,9 +305,10 @@ func (c *collector) reconsider(ctx context.Context, head string, again []string)
 	return nil
 }
 
-// rulesChanged says whether the set changes an ignore file.
+// rulesChanged says whether the set changes an ignore file, or has one that is
+// ignored itself and counts all the same.
 func (c *changeSet) rulesChanged() bool {
-	for _, p := range c.deleted {
+	for _, p := range slices.Concat(c.deleted, c.ignored) {
 		if path.Base(p) == ".gitignore" {
 			return true
 		}

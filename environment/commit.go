@@ -26,7 +26,8 @@ type commitRequest struct {
 	message string
 	record  *notes.Record // nil: no exec, only what is dirty
 	output  *recorder     // the exec's output
-	from    string        // the branch before git inside committed; "" when it did not
+	refs    *gitcmd.RefTransaction
+	from    string // the branch before git inside committed; "" when it did not
 }
 
 // commitResult says what became of it.
@@ -37,13 +38,6 @@ type commitResult struct {
 	note     *gitcmd.RefUpdate
 	changed  int
 	warnings []string
-}
-
-// skipped is skipped.json: what earlier commits left in the workspace, to be
-// looked at again when the rules or the limits change.
-type skipped struct {
-	Ignored []string `json:"ignored,omitempty"`
-	Held    []string `json:"held,omitempty"`
 }
 
 // commit commits what git would commit of the workspace and records an exec, all
@@ -135,11 +129,11 @@ func (v *Env) changes(ctx context.Context, sc *scratch, left skipped) (*changeSe
 		col := &collector{view: v, scratch: sc, reader: v.e.store.Reader, maxSize: settings.MaxFileSize}
 		return col.collect(ctx, c.Tree, again)
 	}
-	set, err := collect(left.Held)
+	set, err := collect(plainPaths(left.Held))
 	if err != nil || !set.rulesChanged() || len(left.Ignored) == 0 {
 		return set, err
 	}
-	return collect(append(append([]string{}, left.Held...), left.Ignored...))
+	return collect(append(plainPaths(left.Held), plainPaths(left.Ignored)...))
 }
 
 // settings are read when they are needed: they are cheap beside a commit, and a
@@ -164,10 +158,16 @@ func (v *Env) store(ctx context.Context, sc *scratch, set *changeSet) ([]objects
 			a = att[i]
 		}
 		id, err := v.blob(ctx, sc, f, a)
-		if errors.Is(err, os.ErrNotExist) {
+		var refused *gitcmd.Error
+		switch {
+		case errors.Is(err, os.ErrNotExist):
 			continue // deleted since: still dirty, for the next commit
-		}
-		if err != nil {
+		case errors.As(err, &refused) && ctx.Err() == nil:
+			// One file that its filter or encoding does not take is no reason to
+			// leave the others uncommitted.
+			set.hold(f.path, err.Error())
+			continue
+		case err != nil:
 			return nil, fmt.Errorf("'%s': %w", f.path, err)
 		}
 		edits = append(edits, objects.Edit{Path: f.path, Mode: gitMode(f.ent), ID: id})
@@ -239,6 +239,14 @@ func (v *Env) blob(ctx context.Context, sc *scratch, f changedFile, a attrs) (st
 			return "", err
 		}
 		converts = crlf
+		if crlf && a.automatic() {
+			// Git leaves line ends alone that were committed as they are.
+			kept, err := v.crlfCommitted(ctx, f.path)
+			if err != nil {
+				return "", err
+			}
+			converts = !kept
+		}
 	}
 	if converts {
 		return sc.clean(ctx, f.path, f.ent.Data)
@@ -315,7 +323,11 @@ func (v *Env) transact(ctx context.Context, req commitRequest, edits []objects.E
 		if err := v.e.writer.Sync(); err != nil {
 			return nil, err
 		}
-		err = v.e.store.Git.UpdateRefs(ctx, "git env: "+subject(req.message), ups...)
+		if req.refs != nil {
+			err = req.refs.Run(ctx, ups...)
+		} else {
+			err = v.e.store.Git.UpdateRefs(ctx, "git env: "+subject(req.message), ups...)
+		}
 		if err == nil {
 			if res.note != nil {
 				v.e.execs.Applied(*res.note)
@@ -410,28 +422,21 @@ func (v *Env) buildRecord(ctx context.Context, req commitRequest, res *commitRes
 // settle tells the file server what is committed now and remembers what was left
 // out.
 func (v *Env) settle(ctx context.Context, set *changeSet, left skipped, tip string) error {
+	now := skipped{Ignored: uniq(append(append([]rawPath{}, left.Ignored...), rawPaths(set.ignored)...)), Held: rawPaths(uniq(set.held))}
+	if set.rulesChanged() {
+		now.Ignored = rawPaths(set.ignored)
+	}
+	// Before the mark: it makes the file server forget these paths.
+	if !equalSkipped(now, left) {
+		if err := durable.WriteJSON(filepath.Join(v.dir(), "skipped.json"), now, 0o600); err != nil {
+			return err
+		}
+	}
 	if err := v.files.Mark(ctx, v.st.ID, set.seq, tip); err != nil {
 		// It stays dirty and is looked at again: nothing is lost.
 		v.e.log.Warn("cannot mark as committed", "env", v.st.Name, "err", err)
-		return nil
 	}
-	now := skipped{Ignored: uniq(append(append([]string{}, left.Ignored...), set.ignored...)), Held: set.held}
-	if set.rulesChanged() {
-		now.Ignored = set.ignored
-	}
-	if equalSkipped(now, left) {
-		return nil
-	}
-	return durable.WriteJSON(filepath.Join(v.dir(), "skipped.json"), now, 0o600)
-}
-
-func (v *Env) loadSkipped() (skipped, error) {
-	var s skipped
-	err := durable.ReadJSON(filepath.Join(v.dir(), "skipped.json"), &s)
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
-	}
-	return s, err
+	return nil
 }
 
 // stat, dirty, list and content make an Env the view a collector works on.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -82,6 +81,53 @@ func hasCRLF(name string) (bool, error) {
 	}
 }
 
+// crlfCommitted says whether the branch has a text file with CRLF at path, which
+// git then keeps from automatic conversion.
+func (v *Env) crlfCommitted(ctx context.Context, path string) (bool, error) {
+	const limit = 64 << 20 // bytes that are looked at
+	tip, err := v.e.store.Tip(ctx, v.st.Name)
+	if err != nil {
+		return false, err
+	}
+	r := v.e.store.Reader
+	ent, err := r.Path(ctx, tip, path)
+	if errors.Is(err, objects.ErrNotFound) || err == nil && ent.Mode != objects.ModeFile && ent.Mode != objects.ModeExec {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	size, err := r.Size(ctx, ent.ID)
+	if err != nil || size > limit {
+		return false, err
+	}
+	data, err := r.Bytes(ctx, ent.ID, limit)
+	return textWithCRLF(data), err
+}
+
+// textWithCRLF tells as git does whether data is text with a CRLF in it.
+func textWithCRLF(data []byte) bool {
+	printable, odd, crlf := 0, 0, 0
+	for i, c := range data {
+		switch {
+		case c == '\r' && i+1 < len(data) && data[i+1] == '\n':
+			crlf++
+		case c == '\r', c == 0:
+			return false
+		case c == '\n':
+		case c == 0x7f:
+			odd++
+		case c < 0x20 && c != '\b' && c != '\t' && c != 0x1b && c != '\f':
+			if c != 0x1a || i != len(data)-1 {
+				odd++
+			}
+		default:
+			printable++
+		}
+	}
+	return crlf > 0 && printable>>7 >= odd
+}
+
 // countChanged counts the paths in which two trees differ, in time that depends
 // on the difference alone.
 func countChanged(ctx context.Context, r *objects.Reader, a, b string) (int, error) {
@@ -151,10 +197,6 @@ func treeOrEmpty(ctx context.Context, r *objects.Reader, id string) (map[string]
 		m[e.Name] = e
 	}
 	return m, err
-}
-
-func equalSkipped(a, b skipped) bool {
-	return slices.Equal(a.Ignored, b.Ignored) && slices.Equal(a.Held, b.Held)
 }
 
 // discard removes a file that no longer matters; one that is gone is fine.

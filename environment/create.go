@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -91,9 +92,10 @@ func checkHostFor() error {
 	if err := CheckHost(); err != nil {
 		return err
 	}
-	for _, prog := range []string{"containerd", "runc"} {
+	for _, prog := range []string{"containerd", "containerd-shim-runc-v2", "runc"} {
 		if !onPath(prog) {
-			return capability(&runtime.MissingError{What: prog, Package: prog})
+			pkg, _, _ := strings.Cut(prog, "-")
+			return capability(&runtime.MissingError{What: prog, Package: pkg})
 		}
 	}
 	return nil
@@ -117,12 +119,9 @@ func onPath(prog string) bool {
 // one when none is given.
 func (e *Engine) claimNew(ctx context.Context, name string) (string, func(), error) {
 	if name == "" {
-		var err error
-		name = inventName(func(n string) bool { return e.checkFree(ctx, n) != nil || err != nil })
-		if err := ctx.Err(); err != nil {
-			return "", nil, err
-		}
-	} else if err := CheckName(name); err != nil {
+		return e.claimInvented(ctx)
+	}
+	if err := CheckName(name); err != nil {
 		return "", nil, err
 	}
 	release, err := e.claim(name)
@@ -136,10 +135,32 @@ func (e *Engine) claimNew(ctx context.Context, name string) (string, func(), err
 	return name, release, nil
 }
 
+// claimInvented reserves a name that nobody else has or is about to take.
+func (e *Engine) claimInvented(ctx context.Context) (string, func(), error) {
+	for try := 0; ; try++ {
+		name, release, err := e.claimNew(ctx, inventName(try))
+		if err == nil {
+			return name, release, nil
+		}
+		// Busy is what a name that is taken is; anything else would go on for ever.
+		if ExitCode(err) != ExitBusy || try > 1000 {
+			return "", nil, err
+		}
+	}
+}
+
 // checkFree says whether an environment of that name can be made.
 func (e *Engine) checkFree(ctx context.Context, name string) error {
+	for dir := parentOf(name); dir != ""; dir = parentOf(dir) {
+		if _, err := os.Lstat(e.store.statePath(dir)); err == nil {
+			return Errorf(ExitBusy, "environment '%s' exists, and git cannot have a branch below its branch", dir).WithHint(hintOtherName)
+		}
+	}
 	if entries, err := os.ReadDir(e.store.EnvDir(name)); err == nil && len(entries) > 0 {
-		return Errorf(ExitBusy, "environment '%s' exists", name)
+		if !e.store.isEnvDir(e.store.EnvDir(name)) {
+			return inTheWay("there are environments below '%s/', which git does not allow beside '%s'", name, name)
+		}
+		return Errorf(ExitBusy, "environment '%s' exists already", name).WithHint(hintOtherName)
 	}
 	tip, err := e.store.ref(ctx, BranchRef(name))
 	if err != nil {
@@ -149,7 +170,22 @@ func (e *Engine) checkFree(ctx context.Context, name string) error {
 		return Errorf(ExitBusy, "branch 'env/%s' exists (at %.12s), but is not an environment here", name, tip).
 			WithHint("take another name, or rename the branch: git branch -m env/%s <new>", name)
 	}
+	for up := path.Dir(name); up != "."; up = path.Dir(up) {
+		tip, err := e.store.ref(ctx, BranchRef(up))
+		if err != nil {
+			return err
+		}
+		if tip != "" {
+			return inTheWay("branch 'env/%s' exists, and git does not allow 'env/%s' beside it", up, name)
+		}
+	}
 	return nil
+}
+
+const hintOtherName = "take another name; 'git env list' shows those that are taken"
+
+func inTheWay(format string, args ...any) error {
+	return Errorf(ExitBusy, format, args...).WithHint(hintOtherName)
 }
 
 // baseCommit returns the commit to start from; in a repository without commits,
@@ -233,16 +269,15 @@ func (e *Engine) newState(ctx context.Context, name, base string, set Settings) 
 		ID: notes.NewID(at), Name: name, Phase: PhaseCreating, Created: at,
 		Base: base, Origin: base, First: base, LowerTime: t,
 		Layers: []string{notes.NewID(at)}, RootFS: notes.NewID(at),
-		Worktree:  e.store.freeWorktreeID(name),
 		Workspace: e.store.WorkspaceDir(name, set.WorkspaceDir, DataHome()),
 	}
 	return st, nil
 }
 
 // bringIntoBeing writes the state, the refs and the worktree's registration of a
-// new environment, and takes everything back when one of them fails. outputs is
-// the tree of outputs to start with, as a fork does.
-func (e *Engine) bringIntoBeing(ctx context.Context, st *State, extra []gitcmd.RefUpdate) (err error) {
+// new environment, and takes everything back when one of them fails. fill, if
+// any, makes what else it consists of, below its directory and in the runtime.
+func (e *Engine) bringIntoBeing(ctx context.Context, st *State, fill func() error) (err error) {
 	var back undo
 	defer func() {
 		if err == nil {
@@ -253,6 +288,9 @@ func (e *Engine) bringIntoBeing(ctx context.Context, st *State, extra []gitcmd.R
 			err = fmt.Errorf("%w (and undoing it failed: %w)", err, uerr)
 		}
 	}()
+	var free func()
+	st.Worktree, free = e.reserveWorktree(st.Name)
+	defer free()
 	dir := e.store.EnvDir(st.Name)
 	if err := durable.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -265,10 +303,16 @@ func (e *Engine) bringIntoBeing(ctx context.Context, st *State, extra []gitcmd.R
 	if err := e.store.save(st); err != nil {
 		return err
 	}
-	if err := e.createRefs(ctx, st, extra); err != nil {
+	if fill != nil {
+		back.add(func() error { return e.dropRootFS(context.WithoutCancel(ctx), st) })
+		if err := fill(); err != nil {
+			return err
+		}
+	}
+	if err := e.createRefs(ctx, st); err != nil {
 		return err
 	}
-	back.add(func() error { return e.dropRefs(context.WithoutCancel(ctx), st, st.First, extra) })
+	back.add(func() error { return e.dropRefs(context.WithoutCancel(ctx), st, st.First, st.outputRef()) })
 	back.add(func() error { return e.store.removeWorktree(st.Worktree) })
 	if err := e.store.addWorktree(st); err != nil {
 		return err
@@ -281,7 +325,7 @@ func (e *Engine) bringIntoBeing(ctx context.Context, st *State, extra []gitcmd.R
 }
 
 // createRefs makes the branch and the state note in one transaction.
-func (e *Engine) createRefs(ctx context.Context, st *State, extra []gitcmd.RefUpdate) error {
+func (e *Engine) createRefs(ctx context.Context, st *State) error {
 	if err := e.mergeStrategies(ctx); err != nil {
 		return err
 	}
@@ -297,10 +341,14 @@ func (e *Engine) createRefs(ctx context.Context, st *State, extra []gitcmd.RefUp
 		if err := e.writer.Sync(); err != nil {
 			return err
 		}
-		ups := append([]gitcmd.RefUpdate{{Ref: st.Branch(), New: st.First}, note}, extra...)
-		err = e.store.Git.UpdateRefs(ctx, "git env: created from "+st.Base, ups...)
+		ups := append([]gitcmd.RefUpdate{{Ref: st.Branch(), New: st.First}, note}, st.outputRef()...)
+		// Not cut short: it would not be known whether the refs are there.
+		err = e.store.Git.UpdateRefs(context.WithoutCancel(ctx), "git env: created from "+st.Base, ups...)
 		if err == nil {
 			return nil
+		}
+		if errors.Is(err, gitcmd.ErrRefInTheWay) && strings.Contains(err.Error(), "'"+st.Branch()+"'") {
+			return inTheWay("%w", err)
 		}
 		if !errors.Is(err, gitcmd.ErrRefChanged) {
 			return err
@@ -310,6 +358,14 @@ func (e *Engine) createRefs(ctx context.Context, st *State, extra []gitcmd.RefUp
 		}
 	}
 	return Errorf(ExitBusy, "the notes refs keep moving").WithHint("try again")
+}
+
+// outputRef is the ref of the outputs that a fork begins with.
+func (s *State) outputRef() []gitcmd.RefUpdate {
+	if s.Outputs == "" {
+		return nil
+	}
+	return []gitcmd.RefUpdate{{Ref: OutputRef(s.Name), New: s.Outputs}}
 }
 
 func (e *Engine) checkBranchFree(ctx context.Context, name string) error {
@@ -334,7 +390,10 @@ func stateLine(st *State) ([]byte, error) {
 // undoCreate removes what a create that was cut short left. Only what it made
 // itself goes: the branch only while it is where create put it.
 func (e *Engine) undoCreate(ctx context.Context, st *State) error {
-	if err := e.dropRefs(ctx, st, st.First, nil); err != nil {
+	if err := e.dropRootFS(ctx, st); err != nil {
+		return err
+	}
+	if err := e.dropRefs(ctx, st, st.First, st.outputRef()); err != nil {
 		return err
 	}
 	if err := e.store.removeWorktree(st.Worktree); err != nil {
@@ -346,9 +405,10 @@ func (e *Engine) undoCreate(ctx context.Context, st *State) error {
 	return err
 }
 
-// dropRefs deletes the branch if it is at tip, and the given other refs.
+// dropRefs deletes the branch if it is at tip, and takes back the creation of
+// other refs that are as they were made.
 func (e *Engine) dropRefs(ctx context.Context, st *State, tip string, extra []gitcmd.RefUpdate) error {
-	refs, err := e.store.Git.ResolveRefs(ctx, st.Branch())
+	refs, err := e.store.Git.ResolveRefs(ctx, st.Branch(), OutputRef(st.Name))
 	if err != nil {
 		return err
 	}
@@ -357,7 +417,9 @@ func (e *Engine) dropRefs(ctx context.Context, st *State, tip string, extra []gi
 		ups = append(ups, gitcmd.RefUpdate{Ref: st.Branch(), Old: tip})
 	}
 	for _, u := range extra {
-		ups = append(ups, gitcmd.RefUpdate{Ref: u.Ref, Old: u.New})
+		if refs[u.Ref] == u.New {
+			ups = append(ups, gitcmd.RefUpdate{Ref: u.Ref, Old: u.New})
+		}
 	}
 	if len(ups) == 0 {
 		return nil
@@ -369,11 +431,18 @@ func (e *Engine) dropRefs(ctx context.Context, st *State, tip string, extra []gi
 	return err
 }
 
-// removeWorkspaceDir removes what is left of a mount point.
-func removeWorkspaceDir(dir string) error {
-	if err := fusefs.AbortStale(dir); err != nil {
+// removeWorkspaceDir removes what is left of a mount point, and the directories
+// above it that were made for it alone.
+func removeWorkspaceDir(st *State) error {
+	if err := fusefs.AbortStale(st.Workspace); err != nil {
 		return err
 	}
-	removeUpTo(dir, filepath.Join(DataHome(), "git-env"))
+	dir := st.Workspace
+	for range strings.Count(st.Name, "/") + 2 { // the name's and the repository's
+		if os.Remove(dir) != nil {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
 	return nil
 }

@@ -36,7 +36,7 @@ func (e *Engine) Delete(ctx context.Context, p api.Delete) (*api.Deleted, error)
 	if len(out.Destroyed) > 0 && !p.Force {
 		return nil, refuseDelete(p.Env, out.Destroyed)
 	}
-	if _, execs := v.use(); execs > 0 {
+	for _, execs := v.use(); execs > 0; _, execs = v.use() { // one may slip in while mu is free
 		v.cancelExecs()
 		v.mu.Unlock()
 		err := v.waitExecs(ctx)
@@ -45,7 +45,7 @@ func (e *Engine) Delete(ctx context.Context, p api.Delete) (*api.Deleted, error)
 			return nil, err
 		}
 	}
-	if out.Tip, err = e.store.Tip(ctx, p.Env); err != nil && !p.Force {
+	if out.Tip, err = e.store.Tip(ctx, p.Env); err != nil && !p.Force && v.st.Phase != PhaseDeleting {
 		return nil, err
 	}
 	// From here on it is finished, also when the caller goes away.
@@ -53,14 +53,12 @@ func (e *Engine) Delete(ctx context.Context, p api.Delete) (*api.Deleted, error)
 	if err := v.suspend(ctx, true); err != nil {
 		return nil, err
 	}
+	if v.st.Ending == nil || p.Force {
+		v.st.Ending = &Ending{Tip: out.Tip, Outputs: p.Force}
+	}
 	v.st.Phase = PhaseDeleting
 	if err := e.store.save(v.st); err != nil {
 		return nil, err
-	}
-	if p.Force {
-		if err := e.dropOutputs(ctx, p.Env); err != nil {
-			return nil, err
-		}
 	}
 	if err := e.finishDelete(ctx, v.st); err != nil {
 		return nil, err
@@ -132,6 +130,13 @@ func (v *Env) wouldLose(ctx context.Context, p api.Delete) ([]string, error) {
 	if len(held) > 0 {
 		lost = append(lost, fmt.Sprintf("%d file(s) too large or oddly named to be committed: %s", len(held), few(held)))
 	}
+	inside, err := v.insideOnly(ctx)
+	if err != nil {
+		inside = []string{"refs that cannot be read: " + err.Error()}
+	}
+	if len(inside) > 0 {
+		lost = append(lost, "commits of git inside that are not on its branch: "+few(inside))
+	}
 	merged, err := v.e.isMerged(ctx, tip, v.st.Base, p.Into)
 	if err != nil {
 		return nil, err
@@ -197,28 +202,30 @@ func (e *Engine) dropOutputs(ctx context.Context, name string) error {
 // finishDelete removes everything that an environment in PhaseDeleting still
 // has; it can be cut short and repeated. env.json goes last.
 func (e *Engine) finishDelete(ctx context.Context, st *State) error {
-	if _, err := os.Stat(filepath.Join(e.store.EnvDir(st.Name), "started")); err == nil {
-		if err := e.removeRootFS(ctx, st.RootFS); err != nil {
-			return fmt.Errorf("cannot remove the root filesystem: %w", err)
-		}
+	if err := e.dropRootFS(ctx, st); err != nil {
+		return err
 	}
-	if err := removeWorkspaceDir(st.Workspace); err != nil {
+	if err := removeWorkspaceDir(st); err != nil {
 		return err
 	}
 	if err := e.store.removeWorktree(st.Worktree); err != nil {
 		return err
 	}
-	refs, err := e.store.Git.ResolveRefs(ctx, st.Branch())
-	if err != nil {
-		return err
-	}
-	if err := e.dropRefs(ctx, st, refs[st.Branch()], nil); err != nil {
-		return err
+	if end := st.Ending; end != nil {
+		if err := e.dropRefs(ctx, st, end.Tip, nil); err != nil {
+			return err
+		}
+		if end.Outputs {
+			if err := e.dropOutputs(ctx, st.Name); err != nil {
+				return err
+			}
+		}
 	}
 	if err := e.dropLayers(st); err != nil {
 		return err
 	}
 	dir := e.store.EnvDir(st.Name)
+	discard(e.cachedIndex(st)) // others make theirs anew
 	if err := removeAllLast(dir, "env.json"); err != nil {
 		return err
 	}

@@ -59,10 +59,12 @@ type Engine struct {
 	files   *fusefs.Client  // guarded by mu; nil until the first mount
 	backend runtime.Backend // guarded by mu; nil until the first container
 	busy    map[string]bool // names being created or deleted, guarded by mu
-	closing bool            // guarded by mu
-	setting *Settings       // of git config, for the daemon's own needs
-	merges  bool            // the notes\' merge strategies are set, guarded by mu
-	socket  string          // of the containerd in use, guarded by mu
+	// worktrees are registrations that are about to be made, guarded by mu.
+	worktrees map[string]bool
+	closing   bool      // guarded by mu
+	setting   *Settings // of git config, for the daemon's own needs
+	merges    bool      // the notes' merge strategies are set, guarded by mu
+	socket    string    // of the containerd in use, guarded by mu
 }
 
 // OpenEngine takes over a repository's environments: what an earlier daemon left
@@ -81,7 +83,7 @@ func OpenEngine(ctx context.Context, store *Store, opts EngineOptions) (*Engine,
 		execs:  notes.NewRef(execNotes, store.Git, store.Reader, w),
 		states: notes.NewRef(stateNotes, store.Git, store.Reader, w),
 		idle:   set.Idle, setting: &set,
-		envs: map[string]*Env{}, busy: map[string]bool{},
+		envs: map[string]*Env{}, busy: map[string]bool{}, worktrees: map[string]bool{},
 	}
 	if err := e.recover(ctx); err != nil {
 		return nil, err

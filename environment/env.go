@@ -19,7 +19,8 @@ import (
 
 // Env is one environment in an Engine.
 type Env struct {
-	e *Engine
+	e    *Engine
+	name string
 
 	// mu is held while the environment is mounted, started, committed, forked or
 	// deleted; never while an exec runs.
@@ -30,6 +31,9 @@ type Env struct {
 	ctr     runtime.Container // guarded by mu; nil when stopped
 	workdir string            // of the container, guarded by mu
 	pending []pendingCommit   // ended execs that are not committed yet, guarded by mu
+	// recovered tells that the execs which an earlier daemon left are recorded,
+	// guarded by mu.
+	recovered bool
 
 	use_ struct {
 		sync.Mutex
@@ -47,7 +51,7 @@ type running struct {
 }
 
 func newEnv(e *Engine, st *State) *Env {
-	v := &Env{e: e, st: st}
+	v := &Env{e: e, name: st.Name, st: st}
 	v.use_.execs = map[string]*running{}
 	v.use_.last = time.Now()
 	v.use_.done = sync.NewCond(&v.use_.Mutex)
@@ -138,17 +142,26 @@ func (v *Env) mount(ctx context.Context) error {
 			return nil
 		}
 	}
+	took := startLaps()
 	fc, err := v.e.fileServer(ctx)
 	if err != nil {
 		return err
 	}
+	took.lap("file server")
 	dir := v.st.Workspace
 	if err := fusefs.AbortStale(dir); err != nil {
 		return Errorf(ExitFailed, "cannot remove the stale mount at %s: %w", dir, err)
 	}
+	if err := v.e.store.checkLayers(v.st); err != nil {
+		return err
+	}
+	if err := v.e.store.repairWorktree(v.st); err != nil {
+		return Errorf(ExitFailed, "cannot register the worktree: %w", err)
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return Errorf(ExitFailed, "cannot make the workspace's directory: %w", err)
 	}
+	discard(v.indexPath() + ".lock") // of a git that was killed: nobody works in what is not mounted
 	err = fc.Mount(ctx, fusefs.MountSpec{
 		ID: v.st.ID, Dir: dir, Tree: v.st.Tree, Time: v.st.LowerTime,
 		Layers: v.st.Layers, DotGit: v.e.store.dotGit(v.st),
@@ -160,7 +173,14 @@ func (v *Env) mount(ctx context.Context) error {
 	}
 	v.files = fc
 	v.setMounted(true)
-	return v.recoverExecs(ctx)
+	took.lap("mount")
+	v.e.log.Info("mounted", append([]any{"env", v.st.Name}, took.parts...)...)
+	v.e.store.noteTop(v.st)
+	if err := v.recoverExecs(ctx); err != nil {
+		// Not in the way of this use; what commits next tries again.
+		v.e.log.Warn("cannot record interrupted execs", "env", v.name, "err", err)
+	}
+	return nil
 }
 
 // forgetUnmounted notices that somebody took the mount away behind our back.
@@ -187,17 +207,30 @@ func fuseMissing(err error) error {
 		WithHint("it needs root and /dev/fuse: 'modprobe fuse', the package 'fuse3', or --device /dev/fuse for a container; 'git env doctor' checks everything")
 }
 
+// CheckRoot says whether this process may do what the daemon has to.
+func CheckRoot() error {
+	if os.Geteuid() != 0 {
+		return Errorf(ExitCapability, "git env needs root to mount workspaces and run containers").WithHint("run it as root")
+	}
+	return nil
+}
+
 // CheckHost says at once, before anything is made, what an environment could
 // not do without.
 func CheckHost() error {
-	if os.Geteuid() != 0 {
-		return Errorf(ExitCapability, "git env needs root to mount workspaces and run containers").WithHint("run it as root")
+	if err := CheckRoot(); err != nil {
+		return err
 	}
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
 		return fuseMissing(err)
 	}
-	return f.Close()
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Rdev != unix.Mkdev(10, 229) {
+		return fuseMissing(errors.New("/dev/fuse is not the FUSE device"))
+	}
+	return nil
 }
 
 // unmount takes the workspace down. Unless forced, a workspace that somebody on
@@ -259,14 +292,17 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 			return err
 		}
 	}
+	took := startLaps()
 	b, err := v.e.runtimeBackend(ctx)
 	if err != nil {
 		return err
 	}
+	took.lap("runtime")
 	img, err := b.Resolve(ctx, v.imageRef(), func(p runtime.Progress) { rep.Progress(p.Phase, p.Done, p.Total) })
 	if err != nil {
 		return imageError(v.st.Image.Ref, err)
 	}
+	took.lap("image")
 	// From here on a delete has a root filesystem to remove.
 	if err := v.writeFile("started", nil); err != nil {
 		return err
@@ -274,15 +310,19 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 	if err := b.CreateRootFS(ctx, v.st.RootFS, img); err != nil && !errors.Is(err, runtime.ErrExists) {
 		return capability(fmt.Errorf("cannot make the root filesystem: %w", err))
 	}
+	took.lap("rootfs")
 	spec, err := v.spec(ctx, img)
 	if err != nil {
 		return err
 	}
+	took.lap("git")
 	v.workdir = spec.Cwd
 	v.ctr, err = b.Start(ctx, spec)
 	if err != nil {
 		return capability(fmt.Errorf("cannot start the container: %w", err))
 	}
+	took.lap("container")
+	v.e.log.Info("brought up", append([]any{"env", v.st.Name}, took.parts...)...)
 	return nil
 }
 
@@ -302,8 +342,12 @@ func (v *Env) imageRef() string {
 
 func imageError(ref string, err error) error {
 	switch {
-	case errors.Is(err, runtime.ErrImageNotFound), errors.Is(err, runtime.ErrPlatform), errors.Is(err, runtime.ErrRegistry):
-		return &Error{Code: ExitFailed, Msg: err.Error(), Err: err}
+	case errors.Is(err, runtime.ErrImageNotFound):
+		return &Error{Code: ExitFailed, Msg: err.Error(), Err: err, Hint: "a reference reads [<registry>/]<name>[:<tag>]; 'host' is this machine's own tools"}
+	case errors.Is(err, runtime.ErrPlatform):
+		return &Error{Code: ExitFailed, Msg: err.Error(), Err: err, Hint: "take an image that is made for this machine, or 'host'"}
+	case errors.Is(err, runtime.ErrRegistry):
+		return &Error{Code: ExitFailed, Msg: err.Error(), Err: err, Hint: "nothing was made or changed; try again when the registry answers, or take another image"}
 	case errors.Is(err, context.Canceled):
 		return err
 	}
@@ -371,7 +415,7 @@ func (v *Env) suspend(ctx context.Context, force bool) error {
 	return nil
 }
 
-func (v *Env) dir() string { return v.e.store.EnvDir(v.st.Name) }
+func (v *Env) dir() string { return v.e.store.EnvDir(v.name) }
 
 func (v *Env) writeFile(name string, data []byte) error {
 	return durable.WriteFile(filepath.Join(v.dir(), name), data, 0o600)

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
+
+	"github.com/git-env/git-env/internal/gitcmd"
 )
 
 // Exit codes of the command line; see docs/cli.md.
@@ -113,6 +116,13 @@ func Hint(err error) string {
 	}
 	if errors.Is(err, ErrNoEnv) {
 		return "'git env list' shows the environments"
+	}
+	if errors.Is(err, syscall.ENOSPC) {
+		return "make room on the disk, and try again"
+	}
+	var ge *gitcmd.Error
+	if errors.As(err, &ge) {
+		return ge.Hint()
 	}
 	return ""
 }

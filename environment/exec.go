@@ -16,6 +16,7 @@ import (
 
 	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/internal/durable"
+	"github.com/git-env/git-env/internal/gitcmd"
 	"github.com/git-env/git-env/notes"
 	"github.com/git-env/git-env/runtime"
 )
@@ -26,6 +27,9 @@ func now() time.Time { return time.Now().UTC() }
 // grace is how long an exec whose caller went away has to end by itself after it
 // was hung up.
 const grace = 3 * time.Second
+
+// longExec is when an exec counts as one that takes its time.
+const longExec = 10 * time.Second
 
 // journal is exec-<id>.json: an exec under way. The next daemon records it as
 // interrupted when this one dies before it could.
@@ -64,6 +68,9 @@ type execution struct {
 	ctx    context.Context // ends when the caller goes away or the daemon stops
 	cancel context.CancelFunc
 	proc   runtime.Process
+	refs   *gitcmd.RefTransaction // for the record, up before it is needed
+	home   string                 // the configured working directory
+	ctr    runtime.Container      // that the process was started in
 }
 
 // prepare brings the environment up and starts the process.
@@ -71,6 +78,10 @@ func (x *execution) prepare(ctx context.Context) error {
 	v := x.v
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	// A branch that is gone is found out before anything runs, not after.
+	if _, err := v.e.store.Tip(ctx, v.name); err != nil {
+		return err
+	}
 	if err := v.mount(ctx); err != nil {
 		return err
 	}
@@ -81,6 +92,7 @@ func (x *execution) prepare(ctx context.Context) error {
 	if err := v.start(ctx, x.st.Report); err != nil {
 		return err
 	}
+	x.home = v.workdir
 	x.rec = notes.Record{
 		ID: notes.NewID(now()), Env: v.st.Name, Command: x.display(),
 		Cwd: x.cwd(), Started: now(),
@@ -108,7 +120,7 @@ func (x *execution) display() string {
 func (x *execution) cwd() string {
 	switch d := x.p.Workdir; {
 	case d == "":
-		return x.v.workdir
+		return x.home
 	case path.IsAbs(d):
 		return path.Clean(d)
 	default:
@@ -143,10 +155,14 @@ func (x *execution) message() string {
 
 // run starts the process, waits for its end and records it.
 func (x *execution) run() (*api.Ran, error) {
+	x.refs = x.v.e.store.Git.StartUpdate("git env: " + subject(x.message()))
+	defer x.refs.Close()
+	// A long exec is not to have a second process beside it for all that time.
+	defer time.AfterFunc(longExec, x.refs.Close).Stop()
 	var startErr error
 	x.proc, startErr = x.spawn()
 	if x.containerBroke(startErr) {
-		x.v.e.log.Warn("the container does not take execs, starting it anew", "env", x.v.st.Name, "err", startErr)
+		x.v.e.log.Warn("the container does not take execs, starting it anew", "env", x.v.name, "err", startErr)
 		if startErr = x.restart(); startErr == nil {
 			x.proc, startErr = x.spawn()
 		}
@@ -172,8 +188,12 @@ func (x *execution) containerBroke(err error) bool {
 	if err == nil || x.ctx.Err() != nil {
 		return false
 	}
-	code, _ := startFailure(err)
-	return code == 0 || errors.Is(err, runtime.ErrBadCwd) && x.rec.Cwd == x.v.workdir
+	if code, _ := startFailure(err); code == 0 {
+		return true
+	}
+	// The directory may just have been removed: no reason to end other execs.
+	_, execs := x.v.use()
+	return errors.Is(err, runtime.ErrBadCwd) && x.rec.Cwd == x.home && execs == 1
 }
 
 // restart replaces the container.
@@ -181,8 +201,10 @@ func (x *execution) restart() error {
 	x.v.mu.Lock()
 	defer x.v.mu.Unlock()
 	ctx := context.WithoutCancel(x.ctx)
-	if err := x.v.stopContainer(ctx); err != nil {
-		return err
+	if x.v.ctr == x.ctr { // else another exec replaced it already
+		if err := x.v.stopContainer(ctx); err != nil {
+			return err
+		}
 	}
 	return x.v.start(ctx, x.st.Report)
 }
@@ -216,6 +238,7 @@ func (x *execution) spawn() (runtime.Process, error) {
 	x.v.mu.Lock()
 	ctr := x.v.ctr
 	x.v.mu.Unlock()
+	x.ctr = ctr
 	if ctr == nil {
 		return nil, errors.New("the container was stopped")
 	}
@@ -288,7 +311,7 @@ func (x *execution) wait() notes.Outcome {
 
 func (x *execution) logErr(what string, err error) {
 	if err != nil {
-		x.v.e.log.Warn("cannot "+what, "env", x.v.st.Name, "exec", x.rec.ID, "err", err)
+		x.v.e.log.Warn("cannot "+what, "env", x.v.name, "exec", x.rec.ID, "err", err)
 	}
 }
 
@@ -310,7 +333,7 @@ func (x *execution) finish() (*api.Ran, error) {
 	ctx := context.WithoutCancel(x.ctx)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	req := commitRequest{caller: x.p.Caller, message: x.message(), record: &x.rec, output: x.out}
+	req := commitRequest{caller: x.p.Caller, message: x.message(), record: &x.rec, output: x.out, refs: x.refs}
 	err := v.mount(ctx) // once more, should the file server have died meanwhile
 	var res *commitResult
 	if err == nil {

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/git-env/git-env/environment/api"
+	"github.com/git-env/git-env/fusefs"
 	"github.com/git-env/git-env/internal/durable"
-	"github.com/git-env/git-env/internal/gitcmd"
 	"github.com/git-env/git-env/internal/objects"
 	"github.com/git-env/git-env/notes"
 	"github.com/git-env/git-env/runtime"
@@ -48,47 +48,46 @@ func (e *Engine) Fork(ctx context.Context, p api.Fork, rep Reporter) (*api.Creat
 	defer release()
 	src.mu.Lock()
 	defer src.mu.Unlock()
-	st, extra, err := e.branchOff(ctx, src, name, p)
+	st, err := e.branchOff(ctx, src, name, p)
 	if err != nil {
 		return nil, err
 	}
-	forked, err := e.forkRootFS(ctx, src, st)
-	if err != nil {
-		return nil, err
-	}
-	err = e.bringIntoBeing(ctx, st, extra)
-	if err != nil {
-		if forked {
-			err = errors.Join(err, e.removeRootFS(context.WithoutCancel(ctx), st.RootFS))
+	err = e.bringIntoBeing(ctx, st, func() error {
+		if err := copySkipped(src.dir(), e.store.EnvDir(name)); err != nil {
+			return fmt.Errorf("cannot take over what was left out of commits: %w", err)
 		}
+		return e.forkRootFS(ctx, src, st)
+	})
+	if err != nil {
 		return nil, err
-	}
-	if err := copySkipped(src.dir(), e.store.EnvDir(name)); err != nil {
-		e.log.Warn("cannot take over what was left out of commits", "env", name, "err", err)
 	}
 	return created(st), nil
 }
 
 // branchOff commits what is uncommitted in the source, freezes its workspace and
 // returns the state of the new environment on the frozen layers. src.mu is held.
-func (e *Engine) branchOff(ctx context.Context, src *Env, name string, p api.Fork) (*State, []gitcmd.RefUpdate, error) {
+func (e *Engine) branchOff(ctx context.Context, src *Env, name string, p api.Fork) (*State, error) {
 	if err := src.mount(ctx); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := src.flushPending(ctx); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	res, err := src.commit(ctx, commitRequest{caller: p.Caller, message: "Uncommitted work before a fork"})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	set, err := e.store.readSettings(ctx, src.st.Base)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	outputs, err := e.outputsToFork(ctx, src.st.Name, name)
+	if err != nil {
+		return nil, err
 	}
 	frozen := slices.Clone(src.st.Layers)
 	if err := src.freeze(ctx); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	at := now()
 	st := *src.st
@@ -98,26 +97,26 @@ func (e *Engine) branchOff(ctx context.Context, src *Env, name string, p api.For
 	st.Base, st.First = res.tip, res.tip
 	st.Layers = append(frozen, notes.NewID(at))
 	st.RootFS = notes.NewID(at)
-	st.Worktree = e.store.freeWorktreeID(name)
+	st.Outputs = outputs
 	st.Workspace = e.store.WorkspaceDir(name, set.WorkspaceDir, DataHome())
 	if st.Title == "" {
 		st.Title = src.st.Title
 	}
-	outputs, err := e.store.ref(ctx, OutputRef(src.st.Name))
-	if err != nil {
-		return nil, nil, err
+	return &st, nil
+}
+
+// outputsToFork is the tree of outputs that a fork begins with; "" when the
+// source has none, or an earlier environment of that name left its own.
+func (e *Engine) outputsToFork(ctx context.Context, from, to string) (string, error) {
+	outputs, err := e.store.ref(ctx, OutputRef(from))
+	if err != nil || outputs == "" {
+		return "", err
 	}
-	var extra []gitcmd.RefUpdate
-	if id := outputs; id != "" {
-		old, err := e.store.ref(ctx, OutputRef(name))
-		if err != nil {
-			return nil, nil, err
-		}
-		if old == "" {
-			extra = append(extra, gitcmd.RefUpdate{Ref: OutputRef(name), New: id})
-		}
+	old, err := e.store.ref(ctx, OutputRef(to))
+	if err != nil || old != "" {
+		return "", err
 	}
-	return &st, extra, nil
+	return outputs, nil
 }
 
 // freeze seals the writable layer and puts an empty one on top. The new layer is
@@ -128,7 +127,14 @@ func (v *Env) freeze(ctx context.Context) error {
 	if err := v.e.store.save(&next); err != nil {
 		return err
 	}
-	if _, err := v.files.Freeze(ctx, v.st.ID, next.top()); err != nil {
+	// Not cut short: it would go on over there, and what is written next would be
+	// in a layer that nobody names.
+	_, err := v.files.Freeze(context.WithoutCancel(ctx), v.st.ID, next.top())
+	if errors.Is(err, fusefs.ErrServerDead) {
+		v.st = &next // perhaps it was done; if not, the next mount makes the new top
+		return fmt.Errorf("cannot freeze the workspace: %w", err)
+	}
+	if err != nil {
 		// Still on the old top: go back to naming it as the writable one.
 		return errors.Join(fmt.Errorf("cannot freeze the workspace: %w", err), v.e.store.save(v.st))
 	}
@@ -139,31 +145,31 @@ func (v *Env) freeze(ctx context.Context) error {
 // forkRootFS branches the container's root filesystem off, if there is one yet.
 // An idle container is stopped for it, which makes the branch cost nothing;
 // beside a running exec what was written is copied.
-func (e *Engine) forkRootFS(ctx context.Context, src *Env, st *State) (bool, error) {
+func (e *Engine) forkRootFS(ctx context.Context, src *Env, st *State) error {
 	if src.ctr == nil && !src.hadContainer() {
-		return false, nil
+		return nil
 	}
 	b, err := e.runtimeBackend(ctx)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if _, execs := src.use(); execs == 0 {
 		if err := src.stopContainer(ctx); err != nil {
-			return false, err
+			return err
 		}
 	}
 	img, err := b.Resolve(ctx, src.imageRef(), nil)
 	if err != nil {
-		return false, imageError(src.st.Image.Ref, err)
+		return imageError(src.st.Image.Ref, err)
 	}
 	err = b.ForkRootFS(ctx, src.st.RootFS, st.RootFS, img)
 	if errors.Is(err, runtime.ErrNotFound) {
-		return false, nil // no exec has run there yet: the fork starts from the image too
+		return nil // no exec has run there yet: the fork starts from the image too
 	}
 	if err != nil {
-		return false, fmt.Errorf("cannot fork the root filesystem: %w", err)
+		return fmt.Errorf("cannot fork the root filesystem: %w", err)
 	}
-	return true, nil
+	return nil
 }
 
 // hadContainer says whether a container ever ran, so that a root filesystem may
@@ -173,12 +179,19 @@ func (v *Env) hadContainer() bool {
 	return err == nil
 }
 
-func (e *Engine) removeRootFS(ctx context.Context, id string) error {
+// dropRootFS removes the root filesystem of an environment that may have one.
+func (e *Engine) dropRootFS(ctx context.Context, st *State) error {
+	if _, err := os.Stat(filepath.Join(e.store.EnvDir(st.Name), "started")); err != nil {
+		return nil //nolint:nilerr // none was ever made
+	}
 	b, err := e.runtimeBackend(ctx)
 	if err != nil {
 		return err
 	}
-	return b.RemoveRootFS(ctx, id)
+	if err := b.RemoveRootFS(ctx, st.RootFS); err != nil {
+		return fmt.Errorf("cannot remove the root filesystem: %w", err)
+	}
+	return nil
 }
 
 // copySkipped takes over what commits of the source left in the workspace, which

@@ -34,6 +34,12 @@ func (v *Env) indexPath() string {
 	return filepath.Join(v.e.store.worktreeDir(v.st.Worktree), "index")
 }
 
+// cachedIndex is the index of what an environment started from, shared by all
+// that started there.
+func (e *Engine) cachedIndex(st *State) string {
+	return filepath.Join(e.store.Dir, "index", st.Tree+"-"+strconv.FormatInt(st.LowerTime.Unix(), 10))
+}
+
 // ensureIndex makes the host's index when there is none. v.mu is held.
 func (v *Env) ensureIndex(ctx context.Context) error {
 	if _, err := os.Lstat(v.indexPath()); err == nil || !errors.Is(err, fs.ErrNotExist) {
@@ -43,7 +49,7 @@ func (v *Env) ensureIndex(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cached := filepath.Join(v.e.store.Dir, "index", v.st.Tree+"-"+strconv.FormatInt(v.st.LowerTime.Unix(), 10))
+	cached := v.e.cachedIndex(v.st)
 	if _, err := os.Stat(cached); errors.Is(err, fs.ErrNotExist) {
 		if err := v.e.buildIndex(ctx, v.st, cached); err != nil {
 			return err
@@ -57,7 +63,9 @@ func (v *Env) ensureIndex(ctx context.Context) error {
 		return err
 	}
 	// The workspace differs from its lower tree: git works the rest out.
-	_, err = v.gitIndex().Output(ctx, nil, "read-tree", "-m", tip)
+	if _, err = v.gitIndex().Output(ctx, nil, "read-tree", "-m", tip); err != nil {
+		discard(v.indexPath()) // it would show changes that nobody made
+	}
 	return err
 }
 
@@ -135,11 +143,27 @@ func (v *Env) updateIndexes(ctx context.Context, parent, commit string) {
 	if _, err := os.Lstat(v.indexPath()); err != nil {
 		return // not made yet
 	}
+	v.awaitIndex(ctx)
 	if err := v.advanceIndex(ctx, parent, commit); err != nil {
 		v.e.log.Warn("cannot update the index", "env", v.st.Name, "err", err)
 		discard(v.indexPath())
 		if err := v.ensureIndex(ctx); err != nil {
 			v.e.log.Warn("cannot rebuild the index", "env", v.st.Name, "err", err)
+		}
+	}
+}
+
+// awaitIndex waits a little for a git on the host that is writing the index.
+func (v *Env) awaitIndex(ctx context.Context) {
+	const tries, pause = 20, 50 * time.Millisecond
+	for range tries {
+		if _, err := os.Lstat(v.indexPath() + ".lock"); err != nil {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
 		}
 	}
 }
@@ -182,15 +206,17 @@ func (v *Env) gitIndex() interface {
 	return v.e.store.Git.WithEnv("GIT_INDEX_FILE=" + v.indexPath())
 }
 
-// copyFile copies a file by way of a temporary one beside the target.
+// copyFile copies a file by way of a temporary one beside the target. It is not
+// flushed to the disk, no more than git does with an index: it can be made anew.
 func copyFile(from, to string, perm fs.FileMode) error {
-	in, err := os.Open(from)
+	data, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}
-	defer in.Close()
-	return durable.Write(to, perm, func(w io.Writer) error {
-		_, err := io.Copy(w, in)
+	tmp := to + durable.TempPrefix
+	if err := os.WriteFile(tmp, data, perm); err != nil {
+		discard(tmp)
 		return err
-	})
+	}
+	return os.Rename(tmp, to)
 }

@@ -36,8 +36,13 @@ func (v *Env) gitMounts(ctx context.Context) ([]runtime.Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := v.prepareInside(ctx, len(stores)); err != nil {
+	if err := os.MkdirAll(filepath.Join(v.dir(), "git"), 0o755); err != nil {
 		return nil, fmt.Errorf("cannot prepare git inside: %w", err)
+	}
+	if err := v.prepareInside(ctx, len(stores)); err != nil {
+		// Something inside is in the way, put there by the environment itself. That
+		// breaks its git, not its other commands.
+		v.e.log.Warn("cannot prepare git inside", "env", v.name, "err", err)
 	}
 	link := filepath.Join(v.dir(), "dotgit")
 	if err := os.WriteFile(link, []byte("gitdir: "+insideGit+"\n"), 0o644); err != nil {
@@ -75,6 +80,9 @@ func objectStores(dir string) ([]string, error) {
 			if !filepath.IsAbs(alt) {
 				alt = filepath.Join(list[i], alt)
 			}
+			if fi, err := os.Stat(alt); err != nil || !fi.IsDir() {
+				continue // git does without it too
+			}
 			if !seen[alt] {
 				seen[alt] = true
 				list = append(list, alt)
@@ -87,11 +95,7 @@ func objectStores(dir string) ([]string, error) {
 // prepareInside makes what the private git directory lacks; what is there is the
 // environment's own and stays.
 func (v *Env) prepareInside(ctx context.Context, stores int) error {
-	dir := filepath.Join(v.dir(), "git")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(filepath.Join(v.dir(), "git"))
 	if err != nil {
 		return err
 	}
@@ -167,6 +171,9 @@ func (v *Env) refreshRoot(ctx context.Context, root *os.Root) error {
 	if err != nil {
 		return err
 	}
+	if rebasing(root) {
+		return nil // it moves the branch at its end, from where it found it
+	}
 	if inside := insideTip(root, v.st.Branch()); inside != "" && inside != tip {
 		if behind, err := v.e.isMerged(ctx, inside, tip, ""); err != nil || !behind {
 			return nil // commits that are not taken over yet; the next commit does
@@ -181,6 +188,9 @@ func (v *Env) refreshRoot(ctx context.Context, root *os.Root) error {
 	if midOperation(root) {
 		return nil // its index has what a merge or rebase needs
 	}
+	if err := v.ensureIndex(ctx); err != nil {
+		return err
+	}
 	data, err := os.ReadFile(v.indexPath())
 	if err != nil {
 		return err
@@ -191,7 +201,13 @@ func (v *Env) refreshRoot(ctx context.Context, root *os.Root) error {
 // midOperation says whether git inside is in the middle of something that lives
 // in its index.
 func midOperation(root *os.Root) bool {
-	for _, f := range []string{"MERGE_HEAD", "rebase-merge", "rebase-apply", "CHERRY_PICK_HEAD", "REVERT_HEAD"} {
+	return anyOf(root, "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD")
+}
+
+func rebasing(root *os.Root) bool { return anyOf(root, "rebase-merge", "rebase-apply") }
+
+func anyOf(root *os.Root, names ...string) bool {
+	for _, f := range names {
 		if _, err := root.Lstat(f); err == nil {
 			return true
 		}
@@ -204,7 +220,7 @@ func midOperation(root *os.Root) bool {
 // itself is replaced, not followed.
 func rootWrite(root *os.Root, name string, data []byte) error {
 	tmp := name + ".git-env-new"
-	_ = root.Remove(tmp)
+	_ = root.RemoveAll(tmp)
 	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err

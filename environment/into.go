@@ -101,12 +101,17 @@ func (v *Env) advance(ctx context.Context, p api.Merge, from, to string) error {
 	if err := v.ensureIndex(ctx); err != nil {
 		return err
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// Half of this is nothing anybody wants, and a git that is cut short may leave
+	// its lock behind.
+	ctx = context.WithoutCancel(ctx)
 	g := gitcmd.New(v.e.store.worktreeDir(v.st.Worktree)).WithWorkTree(v.st.Workspace)
 	if _, err := g.Output(ctx, nil, "read-tree", "-m", "-u", from, to); err != nil {
 		return Errorf(ExitConflict, "the workspace of '%s' is in the way of the merge: %w", p.Into, err).
 			WithHint("nothing was changed; move the file away inside '%s'", p.Into)
 	}
-	ctx = context.WithoutCancel(ctx)
 	err := v.e.store.Git.UpdateRefs(ctx, "git env: merge "+p.From, gitcmd.RefUpdate{Ref: v.st.Branch(), New: to, Old: from})
 	if err != nil {
 		return err

@@ -12,18 +12,14 @@ const (
 	animals    = "ant badger bat bear beaver bee bison boar camel cat crane crow deer dove duck eagle elk falcon finch fox frog gecko goat goose hare hawk hen heron horse ibex jay koala lark lemur lion llama lynx marten mole moose mouse newt orca otter owl panda pony puffin quail rabbit raven robin seal sheep shrew snail sparrow squid stork swan tapir tern tiger toad trout turtle viper vole weasel whale wolf wren yak zebra"
 )
 
-// inventName makes an adjective-animal name that taken does not hold; after a
-// few clashes it adds a second adjective.
-func inventName(taken func(string) bool) string {
-	for try := 0; ; try++ {
-		name := pick(adjectives) + "-" + pick(animals)
-		if try > 8 {
-			name = pick(adjectives) + "-" + name
-		}
-		if !taken(name) {
-			return name
-		}
+// inventName makes an adjective-animal name; after a few clashes, which try
+// counts, it has a second adjective.
+func inventName(try int) string {
+	name := pick(adjectives) + "-" + pick(animals)
+	if try > 8 {
+		name = pick(adjectives) + "-" + name
 	}
+	return name
 }
 
 func pick(list string) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/git-env/git-env/fusefs"
 	"github.com/git-env/git-env/internal/durable"
@@ -43,13 +44,16 @@ func (e *Engine) recover(ctx context.Context) error {
 			e.log.Warn("cannot recover", "env", n, "err", err)
 		}
 	}
-	return e.dropOrphanLayers()
+	return errors.Join(e.dropOrphanLayers(), e.dropOrphanIndexes())
 }
 
 // recoverExecs records the execs that were under way when an earlier daemon (or
 // the machine) went down, and commits what they wrote. The workspace was just
 // mounted; v.mu is held.
 func (v *Env) recoverExecs(ctx context.Context) error {
+	if v.recovered {
+		return nil
+	}
 	files, err := filepath.Glob(filepath.Join(globEscape(v.dir()), "exec-*.json"))
 	if err != nil {
 		return err
@@ -61,7 +65,7 @@ func (v *Env) recoverExecs(ctx context.Context) error {
 			discard(f)
 			continue
 		}
-		if v.isRunning(j.Record.ID) {
+		if v.isRunning(j.Record.ID) || v.isPending(f) {
 			continue
 		}
 		if j.Record.Duration == 0 { // it had not ended
@@ -74,7 +78,14 @@ func (v *Env) recoverExecs(ctx context.Context) error {
 		v.e.log.Info("recorded an interrupted exec", "env", v.st.Name, "exec", j.Record.ID)
 		discard(f)
 	}
+	v.recovered = true
 	return nil
+}
+
+// isPending says whether an exec's journal is of this daemon, which still has its
+// output; v.mu is held.
+func (v *Env) isPending(journal string) bool {
+	return slices.ContainsFunc(v.pending, func(p pendingCommit) bool { return p.journal == journal })
 }
 
 // pendingCommit is an exec that ended and could not be committed.
@@ -83,8 +94,12 @@ type pendingCommit struct {
 	journal string
 }
 
-// flushPending commits and records execs whose commit failed; v.mu is held.
+// flushPending commits and records execs whose commit failed; v.mu is held and
+// the workspace mounted.
 func (v *Env) flushPending(ctx context.Context) error {
+	if err := v.recoverExecs(ctx); err != nil {
+		return &Error{Code: ExitOurs, Err: err, Msg: err.Error(), Hint: "it is kept in the workspace; make room, then run any command"}
+	}
 	for len(v.pending) > 0 {
 		p := v.pending[0]
 		if _, err := v.commit(ctx, p.req); err != nil {
@@ -143,6 +158,32 @@ func (e *Engine) dropOrphanLayers() error {
 	return nil
 }
 
+// dropOrphanIndexes removes cached indexes of what no environment started from;
+// they are made again when needed.
+func (e *Engine) dropOrphanIndexes() error {
+	dir := filepath.Join(e.store.Dir, "index")
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	names, nerr := e.store.Names()
+	if err = errors.Join(err, nerr); err != nil {
+		return err
+	}
+	used := map[string]bool{}
+	for _, n := range names {
+		if st, err := e.store.Load(n); err == nil {
+			used[filepath.Base(e.cachedIndex(st))] = true
+		}
+	}
+	for _, d := range entries {
+		if !used[d.Name()] {
+			discard(filepath.Join(dir, d.Name()))
+		}
+	}
+	return nil
+}
+
 // usedLayers lists the layers of all environments but except.
 func (e *Engine) usedLayers(except string) (map[string]bool, error) {
 	names, err := e.store.Names()
@@ -155,7 +196,10 @@ func (e *Engine) usedLayers(except string) (map[string]bool, error) {
 			continue
 		}
 		st, err := e.store.Load(n)
-		if err != nil {
+		if errors.Is(err, ErrNoEnv) {
+			continue // deleted just now
+		}
+		if st == nil {
 			return nil, err
 		}
 		for _, l := range st.Layers {

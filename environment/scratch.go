@@ -118,6 +118,7 @@ func (s *scratch) ignored(ctx context.Context, cands []candidate) ([]bool, error
 				return nil, err
 			}
 		}
+		in.WriteString("./") // lest a name with a colon first be taken for pathspec magic
 		in.WriteString(c.path)
 		in.WriteByte(0)
 	}
@@ -146,6 +147,11 @@ func (a attrs) plain() bool { return a == attrs{} }
 // only line ends: a file without CRLF is stored as it is.
 func (a attrs) lineEndsOnly() bool {
 	return a.filter == "" && a.ident == "" && a.encoding == ""
+}
+
+// automatic says that git decides by the content whether to convert line ends.
+func (a attrs) automatic() bool {
+	return a.text == "auto" || a.crlf == "auto" || a.text == "" && a.eol == "" && a.crlf == ""
 }
 
 // attributesOf asks git for the attributes of paths; nil when no rule could give
@@ -185,7 +191,9 @@ func (s *scratch) clean(ctx context.Context, rel, data string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	out, err := s.git.Output(ctx, f, "hash-object", "-w", "--stdin", "--path="+rel)
+	// Line ends that do not come back the same are warned of, not refused: the
+	// commit is made for whoever wrote the file, and asks nobody.
+	out, err := s.git.Output(ctx, f, "-c", "core.safecrlf=false", "hash-object", "-w", "--stdin", "--path="+rel)
 	return strings.TrimSpace(string(out)), err
 }
 

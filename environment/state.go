@@ -7,8 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/internal/objects"
@@ -75,8 +78,20 @@ type State struct {
 	// its registration below $GIT_COMMON_DIR/worktrees.
 	Workspace string `json:"workspace"`
 	Worktree  string `json:"worktree"`
-	// First is the branch's tip as create made it.
-	First string `json:"first"`
+	// First is the branch's tip as create made it, Outputs the tree of outputs
+	// that a fork began with.
+	First   string `json:"first"`
+	Outputs string `json:"outputs,omitempty"`
+	// Ending is set in PhaseDeleting.
+	Ending *Ending `json:"ending,omitempty"`
+}
+
+// Ending is what a delete that was decided on takes along.
+type Ending struct {
+	// Tip is the branch as it was looked at: one that has moved since stays.
+	Tip string `json:"tip,omitempty"`
+	// Outputs says that the whole outputs go too.
+	Outputs bool `json:"outputs,omitempty"`
 }
 
 // Branch returns the full ref of the environment's branch.
@@ -108,7 +123,12 @@ func OutputRef(name string) string { return "refs/env/output/" + name }
 // git check-ref-format allows below refs/heads/env/, no leading '-', no '@'.
 func CheckName(name string) error {
 	bad := func(why string) error {
-		return Errorf(ExitUsage, "'%s' is not a valid environment name: %s", name, why)
+		shown := "'" + name + "'"
+		if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) || !utf8.ValidString(name) {
+			shown = strconv.Quote(name)
+		}
+		return Errorf(ExitUsage, "%s is not a valid environment name: %s", shown, why).
+			WithHint("a name is what git takes as a branch, without '@' and without '-' in front: fix-login, team/fix")
 	}
 	switch {
 	case name == "":
@@ -119,6 +139,8 @@ func CheckName(name string) error {
 		return bad("it starts with '-'")
 	case strings.ContainsAny(name, "@ ~^:?*[\\"):
 		return bad("it has one of '@ ~^:?*[\\' or a space in it")
+	case !utf8.ValidString(name), strings.ContainsRune(name, utf8.RuneError):
+		return bad("it is not UTF-8")
 	case strings.Contains(name, ".."), strings.Contains(name, "//"), strings.HasPrefix(name, "/"), strings.HasSuffix(name, "/"), strings.HasSuffix(name, "."):
 		return bad("git does not allow it as a branch")
 	}
@@ -154,12 +176,15 @@ func (s *Store) Load(name string) (*State, error) {
 		return nil, &Error{Code: ExitNoEnv, Msg: fmt.Sprintf("no environment '%s'", name), Err: ErrNoEnv,
 			Hint: "'git env list' shows the environments"}
 	}
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, notPermitted(err)
+	}
 	if err != nil {
 		return nil, s.damaged(name, err)
 	}
 	var head struct{ Version int }
 	if err := json.Unmarshal(data, &head); err != nil {
-		return nil, s.damaged(name, err)
+		return nil, s.damaged(name, fmt.Errorf("env.json: %w", err))
 	}
 	if head.Version > stateVersion {
 		return nil, &Error{Code: ExitRepository, Err: ErrNewerFormat,
@@ -168,12 +193,48 @@ func (s *Store) Load(name string) (*State, error) {
 	}
 	st := &State{}
 	if err := json.Unmarshal(data, st); err != nil {
-		return nil, s.damaged(name, err)
+		return nil, s.damaged(name, fmt.Errorf("env.json: %w", err))
 	}
 	if st.Name != name || len(st.Layers) == 0 || st.ID == "" {
 		return nil, s.damaged(name, errors.New("its env.json is incomplete"))
 	}
-	return st, nil
+	return st, s.checkLayers(st)
+}
+
+// topFile names the top layer once it was made; until then it may be absent.
+const topFile = "layer"
+
+// noteTop remembers that the top layer is there. That this may not outlive a
+// crash costs no more than a later notice of its loss.
+func (s *Store) noteTop(st *State) {
+	file := filepath.Join(s.EnvDir(st.Name), topFile)
+	if top, err := os.ReadFile(file); err != nil || string(top) != st.top() {
+		_ = os.WriteFile(file, []byte(st.top()), 0o600)
+	}
+}
+
+// checkLayers looks whether the workspace's layers are there: without one, the
+// workspace would show old content as if it were the environment's.
+func (s *Store) checkLayers(st *State) error {
+	if st.Phase != PhaseReady {
+		return nil
+	}
+	must := st.Layers[:len(st.Layers)-1]
+	if top, err := os.ReadFile(filepath.Join(s.EnvDir(st.Name), topFile)); err == nil && string(top) == st.top() {
+		must = st.Layers
+	}
+	for _, l := range must {
+		if _, err := os.Stat(filepath.Join(s.Dir, "layers", l, "meta")); errors.Is(err, fs.ErrNotExist) {
+			return s.damaged(st.Name, fmt.Errorf("layer %s of its workspace is gone", l))
+		}
+	}
+	return nil
+}
+
+// notPermitted is another user's repository.
+func notPermitted(err error) error {
+	return Errorf(ExitCapability, "cannot read the state of the environments: %w", err).
+		WithHint("run as the user whose repository this is")
 }
 
 func (s *Store) damaged(name string, err error) error {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -50,6 +51,9 @@ func (s *Store) Names() ([]string, error) {
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
+			}
+			if errors.Is(err, fs.ErrPermission) {
+				return notPermitted(err)
 			}
 			return err
 		}
@@ -125,7 +129,9 @@ func within(path, dir string) bool {
 func (s *Store) Tip(ctx context.Context, name string) (string, error) {
 	tip, err := s.ref(ctx, BranchRef(name))
 	if err == nil && tip == "" {
-		err = s.damaged(name, errors.New("its branch "+BranchRef(name)+" is gone"))
+		err = &Error{Code: ExitRepository, Err: ErrDamaged,
+			Msg:  fmt.Sprintf("environment '%s' is damaged: its branch %s is gone", name, BranchRef(name)),
+			Hint: fmt.Sprintf("'git branch env/%s <commit>' brings it back; 'git env path %s' has its files; 'git env delete --force %s' removes the rest", name, name, name)}
 	}
 	return tip, err
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/internal/gitcmd"
@@ -22,8 +23,13 @@ import (
 // into a quarantine, packed, and checked by index-pack with fsck on the way into
 // the repository; its config, hooks and alternates are never read.
 
-// maxInsideObjects bounds the bytes of objects that are taken over at once.
-const maxInsideObjects = 8 << 30
+// Bounds of what is read of a private git directory, in bytes: all objects that
+// are taken over at once, the packed refs, and one loose ref.
+const (
+	maxInsideObjects = 8 << 30
+	maxPackedRefs    = 64 << 20
+	maxLooseRef      = 256
+)
 
 // takenOver is what a takeover did to the branch.
 type takenOver struct{ from, to string }
@@ -96,12 +102,12 @@ func (v *Env) joinRewritten(ctx context.Context, caller api.Caller, tip, rewritt
 // insideTip reads the branch from a private git directory; "" when it is not
 // there or no object id.
 func insideTip(root *os.Root, ref string) string {
-	if data, err := rootRead(root, ref, 256); err == nil {
+	if data, err := rootRead(root, ref, maxLooseRef); err == nil {
 		if id := strings.TrimSpace(string(data)); isObjectID(id) {
 			return id
 		}
 	}
-	data, err := rootRead(root, "packed-refs", 64<<20)
+	data, err := rootRead(root, "packed-refs", maxPackedRefs)
 	if err != nil {
 		return ""
 	}
@@ -120,24 +126,71 @@ func isObjectID(s string) bool {
 
 // rootRead reads a regular file below root, up to limit bytes.
 func rootRead(root *os.Root, name string, limit int64) ([]byte, error) {
-	// Not blocking on a fifo that was planted there.
-	f, err := root.OpenFile(name, os.O_RDONLY|oNonblock, 0)
+	f, fi, err := rootOpen(root, name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !fi.Mode().IsRegular() || fi.Size() > limit {
-		return nil, fmt.Errorf("%s: not a small regular file", name)
+	if fi.Size() > limit {
+		return nil, fmt.Errorf("%s: more than %d bytes", name, limit)
 	}
 	return io.ReadAll(io.LimitReader(f, limit))
 }
 
-// importInside brings the objects between tip and inside into the repository.
+// rootOpen opens a regular file below root.
+func rootOpen(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
+	odd := func() error { return &fs.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")} }
+	// To open a device can be to do something with it.
+	if fi, err := root.Stat(name); err != nil || !fi.Mode().IsRegular() {
+		return nil, nil, errors.Join(err, odd())
+	}
+	// Not blocking on a fifo that took its place.
+	f, err := root.OpenFile(name, os.O_RDONLY|oNonblock, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	fi, err := f.Stat()
+	if err == nil && !fi.Mode().IsRegular() {
+		err = odd()
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, nil, err
+	}
+	return f, fi, nil
+}
+
+// takenFile has the time of the last takeover as its own: what git inside wrote
+// before it is in the repository, as a rule.
+const takenFile = "taken"
+
+// clockSlack is how much the time of a file may lag behind the clock.
+const clockSlack = 2 * time.Second
+
+// importInside brings the objects between tip and inside into the repository,
+// looking first only at what is new since the last time.
 func (v *Env) importInside(ctx context.Context, root *os.Root, inside, tip string) error {
+	started := time.Now()
+	file := filepath.Join(v.dir(), takenFile)
+	var since time.Time
+	if fi, err := os.Stat(file); err == nil {
+		since = fi.ModTime().Add(-clockSlack)
+	}
+	err := v.importSince(ctx, root, inside, tip, since)
+	if err != nil && !since.IsZero() && ctx.Err() == nil {
+		// It may need what another branch had for long.
+		err = v.importSince(ctx, root, inside, tip, time.Time{})
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		return err
+	}
+	return os.Chtimes(file, started, started)
+}
+
+func (v *Env) importSince(ctx context.Context, root *os.Root, inside, tip string, since time.Time) error {
 	if err := os.MkdirAll(v.e.tmpDir(), 0o700); err != nil {
 		return err
 	}
@@ -146,11 +199,11 @@ func (v *Env) importInside(ctx context.Context, root *os.Root, inside, tip strin
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := copyObjects(root, dir); err != nil {
+	if err := copyObjects(root, dir, since); err != nil {
 		return err
 	}
 	real := filepath.Join(v.e.store.Repo.CommonDir, "objects")
-	q := v.e.store.Git.WithEnv("GIT_OBJECT_DIRECTORY="+dir, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+quotePath(real))
+	q := v.e.store.Git.WithEnv("GIT_NO_REPLACE_OBJECTS=1", "GIT_OBJECT_DIRECTORY="+dir, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+quotePath(real))
 	packs, err := filepath.Glob(filepath.Join(globEscape(dir), "pack", "*.pack"))
 	if err != nil {
 		return err
@@ -209,8 +262,9 @@ func quotePath(p string) string {
 }
 
 // copyObjects copies what looks like an object or a pack, and nothing else, from
-// a private git directory to dir.
-func copyObjects(root *os.Root, dir string) error {
+// a private git directory to dir, of files that are not older than since.
+func copyObjects(root *os.Root, dir string, since time.Time) error {
+	dirName := regexp.MustCompile(`^(?:[0-9a-f]{2}|pack)$`)
 	name := regexp.MustCompile(`^(?:[0-9a-f]{2}/[0-9a-f]{38}(?:[0-9a-f]{24})?|pack/pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.pack)$`)
 	left := int64(maxInsideObjects)
 	return fs.WalkDir(root.FS(), "objects", func(p string, d fs.DirEntry, err error) error {
@@ -218,7 +272,20 @@ func copyObjects(root *os.Root, dir string) error {
 			return err
 		}
 		rel := strings.TrimPrefix(p, "objects/")
-		if d.IsDir() || !name.MatchString(rel) {
+		if d.IsDir() {
+			if p != "objects" && !dirName.MatchString(rel) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !name.MatchString(rel) || !d.Type().IsRegular() {
+			return nil
+		}
+		fi, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if fi.ModTime().Before(since) {
 			return nil
 		}
 		n, err := copyObject(root, p, filepath.Join(dir, rel), left)
@@ -228,14 +295,11 @@ func copyObjects(root *os.Root, dir string) error {
 }
 
 func copyObject(root *os.Root, from, to string, limit int64) (int64, error) {
-	in, err := root.OpenFile(from, os.O_RDONLY|oNonblock, 0)
+	in, _, err := rootOpen(root, from)
 	if err != nil {
 		return 0, err
 	}
 	defer in.Close()
-	if fi, err := in.Stat(); err != nil || !fi.Mode().IsRegular() {
-		return 0, err
-	}
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return 0, err
 	}

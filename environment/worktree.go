@@ -21,18 +21,26 @@ func (s *Store) worktreeDir(id string) string {
 	return filepath.Join(s.Repo.CommonDir, "worktrees", id)
 }
 
-// freeWorktreeID returns a registration name for an environment that no other
-// worktree has.
-func (s *Store) freeWorktreeID(name string) string {
-	id := "env-" + strings.ReplaceAll(name, "/", "-")
-	for n := 1; ; n++ {
-		try := id
-		if n > 1 {
-			try += "-" + strconv.Itoa(n)
+// reserveWorktree returns a registration name for an environment that no other
+// worktree has, nor gets until it is released: names such as a/b and a-b come to
+// the same.
+func (e *Engine) reserveWorktree(name string) (id string, release func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	first := "env-" + strings.ReplaceAll(name, "/", "-")
+	id = first
+	for n := 2; ; n++ {
+		// Any error will do: what else is wrong, the registration meets.
+		if _, err := os.Lstat(e.store.worktreeDir(id)); err != nil && !e.worktrees[id] {
+			break
 		}
-		if _, err := os.Lstat(s.worktreeDir(try)); errors.Is(err, fs.ErrNotExist) {
-			return try
-		}
+		id = first + "-" + strconv.Itoa(n)
+	}
+	e.worktrees[id] = true
+	return id, func() {
+		e.mu.Lock()
+		delete(e.worktrees, id)
+		e.mu.Unlock()
 	}
 }
 
@@ -55,6 +63,16 @@ func (s *Store) addWorktree(st *State) error {
 		}
 	}
 	return durable.SyncDir(dir)
+}
+
+// repairWorktree registers st's branch again when somebody removed that by hand,
+// or a power cut just after it was made left HEAD empty.
+func (s *Store) repairWorktree(st *State) error {
+	fi, err := os.Stat(filepath.Join(s.worktreeDir(st.Worktree), "HEAD"))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && fi.Size() == 0 {
+		return s.addWorktree(st)
+	}
+	return err
 }
 
 // removeWorktree drops the registration; one that is gone already is fine.

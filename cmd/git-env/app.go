@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -28,7 +29,8 @@ type app struct {
 	environ        []string
 
 	// rest is what followed "--", for the commands that take it apart from
-	// their other arguments; split says that there was one.
+	// their other arguments; split says that there was one. For an allTaker it
+	// is all its arguments, byte for byte.
 	rest  []string
 	split bool
 
@@ -76,7 +78,7 @@ func discoverError(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return err
-	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, gitcmd.ErrNotRepo):
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrPermission):
 		e.Code, e.Hint = environment.ExitCapability, "install the package 'git'"
 	}
 	return e

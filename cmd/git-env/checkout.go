@@ -8,7 +8,8 @@ type checkoutCmd struct {
 // Help is the long text of --help.
 func (checkoutCmd) Help() string {
 	return `A branch that exists is forwarded when it is only behind, and refused when it has
-diverged. The environment stays as it is.`
+diverged. What is uncommitted in the workspace is committed first; otherwise the
+environment stays as it is.`
 }
 
 // Run switches to a local branch.

@@ -27,7 +27,10 @@ type createCmd struct {
 // Help is the long text of --help.
 func (createCmd) Help() string {
 	return `Prints the environment's name. Its branch is env/<name>; nothing of your work
-tree changes. The cost is the same for any size of tree.`
+tree changes. The cost is the same for any size of tree.
+
+Says so when uncommitted work of yours is not in it; a work tree of more than 50,000
+files is not looked through for that.`
 }
 
 // Run asks the daemon for a new environment.
@@ -45,7 +48,8 @@ func (c *createCmd) Run(a *app) error {
 	if c.Name != "" {
 		if _, err := os.Lstat(a.store.EnvDir(c.Name)); err == nil {
 			if _, err := a.store.Resolve(c.Name, "", ""); err == nil {
-				return environment.Errorf(environment.ExitBusy, "environment '%s' exists already", c.Name)
+				return environment.Errorf(environment.ExitBusy, "environment '%s' exists already", c.Name).
+					WithHint("take another name; 'git env list' shows those that are taken")
 			}
 		}
 	}
@@ -188,7 +192,8 @@ func (a *app) revision(ctx context.Context, rev string) (string, error) {
 		if _, lerr := a.store.Load(rev); lerr == nil {
 			return a.store.Tip(ctx, rev)
 		}
-		return "", environment.Errorf(environment.ExitRepository, "%w", err)
+		return "", environment.Errorf(environment.ExitRepository, "%w", err).
+			WithHint("it has to name a commit: a branch, a tag, an id, HEAD~2, or an environment")
 	}
 	return id, err
 }

@@ -32,7 +32,7 @@ func (c *diffCmd) Run(a *app) error {
 	if err := a.open(ctx); err != nil {
 		return err
 	}
-	given, args := a.splitDiff(c.Env, c.Args)
+	given, args := a.splitDiff(a.rest)
 	name, err := a.resolve(ctx, given)
 	if err != nil {
 		return err
@@ -49,18 +49,15 @@ func (c *diffCmd) Run(a *app) error {
 }
 
 // splitDiff tells whether the first argument is the environment or git's.
-func (a *app) splitDiff(first string, others []string) (env string, rest []string) {
-	if first == "" {
-		return "", others
-	}
-	args := append([]string{first}, others...)
-	if strings.HasPrefix(first, "-") {
+func (a *app) splitDiff(args []string) (env string, rest []string) {
+	if len(args) == 0 || args[0] == "" || strings.HasPrefix(args[0], "-") {
 		return "", args
 	}
+	first := args[0]
 	if _, err := a.store.Load(first); errors.Is(err, environment.ErrNoEnv) || environment.ExitCode(err) == environment.ExitUsage {
 		if _, err := os.Lstat(filepath.Join(a.workDir(), first)); err == nil {
 			return "", args
 		}
 	}
-	return first, others
+	return first, args[1:]
 }

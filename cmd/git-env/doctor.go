@@ -114,7 +114,9 @@ func checkGit(ctx context.Context) check {
 	}
 	c.Detail = strings.TrimPrefix(strings.TrimSpace(string(out)), "git version ")
 	c.OK = gitAtLeast(c.Detail, 2, 36)
-	if !c.OK {
+	if c.OK {
+		c.Hint = ""
+	} else {
 		c.Detail += ", 2.36 or newer is needed"
 	}
 	return c

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 )
@@ -67,13 +68,23 @@ func (a *app) parse(args []string) (func() error, error) {
 	target := node.Target.Addr().Interface()
 	switch target.(type) {
 	case allTaker:
+		a.rest = args[1:]
 		args = append([]string{args[0], "--"}, args[1:]...)
 	case restTaker:
 		args, a.rest, a.split = before, rest, split
 	}
+	_, all := target.(allTaker)
+	if i := slices.IndexFunc(args, func(s string) bool { return !utf8.ValidString(s) }); i >= 0 && !all {
+		return nil, usagef("%q is not UTF-8", args[i])
+	}
 	ctx, err := parser.Parse(args)
 	if err != nil {
 		return nil, parseError(node, target, a.split, err)
+	}
+	if !all {
+		if err := emptyValue(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return func() error {
 		err := ctx.Run(a)
@@ -82,6 +93,32 @@ func (a *app) parse(args []string) (func() error, error) {
 		}
 		return err
 	}, nil
+}
+
+// emptyValue refuses an argument or option that was given and is empty: most
+// often a variable that was not set, and what is left out has a meaning.
+func emptyValue(ctx *kong.Context) error {
+	for _, p := range ctx.Path {
+		value := p.Positional
+		name := ""
+		switch {
+		case p.Flag != nil:
+			value, name = p.Flag.Value, "--"+p.Flag.Name
+		case value != nil:
+			name = "<" + value.Name + ">"
+		default:
+			continue
+		}
+		given := value.Target.Interface()
+		empty := given == ""
+		if list, ok := given.([]string); ok {
+			empty = slices.Contains(list, "")
+		}
+		if empty {
+			return usagef("%s is empty", name).withHint("leave it out, or give it a value")
+		}
+	}
+	return nil
 }
 
 // cutRest splits arguments at the first "--".

@@ -12,6 +12,7 @@ import (
 	"github.com/git-env/git-env/environment"
 	"github.com/git-env/git-env/environment/daemon"
 	"github.com/git-env/git-env/fusefs"
+	"github.com/git-env/git-env/internal/gitcmd"
 	"github.com/git-env/git-env/runtime/initproc"
 )
 
@@ -68,7 +69,9 @@ func (a *app) exit(err error) int {
 	}
 	if sig := a.caught.Load(); sig != 0 && err != nil {
 		// What was cut short has said so, or has nothing to say.
-		if !errors.Is(err, context.Canceled) {
+		var ge *gitcmd.Error // a git of ours that the terminal interrupted too
+		cut := errors.As(err, &ge) && ge.ExitCode < 0
+		if !cut && !errors.Is(err, context.Canceled) && environment.ExitCode(err) != environment.ExitInterrupted {
 			a.report(err)
 		}
 		return 128 + int(sig)

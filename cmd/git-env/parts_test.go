@@ -87,12 +87,7 @@ func TestSplitDiff(t *testing.T) {
 		{"e --stat", "e", "--stat"}, {"--stat e", "", "--stat e"}, {"", "", ""}, {"-- file", "", "-- file"},
 		{"file", "", "file"}, {"e", "e", ""}, {"e file", "e", "file"},
 	} {
-		var first string
-		args := strings.Fields(c.args)
-		if len(args) > 0 {
-			first, args = args[0], args[1:]
-		}
-		env, rest := a.splitDiff(first, args)
+		env, rest := a.splitDiff(strings.Fields(c.args))
 		if env != c.env || strings.Join(rest, " ") != c.rest {
 			t.Errorf("%q: %q %q", c.args, env, rest)
 		}
@@ -257,6 +252,7 @@ func TestProgressLines(t *testing.T) {
 	var errs bytes.Buffer
 	a := newApp(nil, nil, &errs)
 	p := a.progress()
+	p.after = 0
 	for i := range 3 {
 		p.show(wire.ProgressMsg{Phase: "pulling", Done: int64(i), Total: 3})
 	}
@@ -264,6 +260,14 @@ func TestProgressLines(t *testing.T) {
 	p.end()
 	if errs.String() != "pulling\nunpacking\n" {
 		t.Errorf("%q", errs.String())
+	}
+
+	errs.Reset()
+	p = a.progress()
+	p.show(wire.ProgressMsg{Phase: "resolving"})
+	p.end()
+	if errs.Len() > 0 {
+		t.Errorf("a line about what was over in a moment: %q", errs.String())
 	}
 }
 

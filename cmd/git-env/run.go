@@ -1,8 +1,10 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/git-env/git-env/environment/api"
 )
@@ -21,9 +23,9 @@ func (*runCmd) restUsage() string { return "-- <command> [<arg>…]" }
 // Help is the long text of --help.
 func (runCmd) Help() string {
 	return `The arguments after '--' are run as they are, without a shell. Input, output and
-error stream live and stay apart; on a terminal, the command has one too. When it
-has ended, what it changed becomes one commit, and the command, how it ended and
-what it printed are recorded (see 'git env log').
+error stream live and stay apart; when all three are terminals, the command has one
+too. When it has ended, what it changed becomes one commit, and the command, how it
+ended and what it printed are recorded (see 'git env log').
 
 The exit code is the command's own; 124 when --timeout was over, 125 when git env
 failed, 126 when the command cannot be executed, 127 when it was not found.`
@@ -69,7 +71,19 @@ func (c *runCmd) params(a *app) (api.Run, error) {
 		}
 		p.Vars = append(p.Vars, v)
 	}
-	return p, nil
+	return p, onlyUTF8(slices.Concat(p.Vars, p.Args))
+}
+
+// onlyUTF8 refuses what would reach the command as something else: a container's
+// configuration is JSON, which cannot hold other bytes.
+func onlyUTF8(words []string) error {
+	for _, w := range words {
+		if !utf8.ValidString(w) {
+			return usagef("%q cannot be passed to a container: it is not UTF-8", w).
+				withHint("pass it on standard input, or in a script")
+		}
+	}
+	return nil
 }
 
 func (a *app) lookup(name string) (string, bool) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/git-env/git-env/environment"
 	"github.com/git-env/git-env/environment/api"
+	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/internal/gitcmd"
 	"github.com/git-env/git-env/internal/version"
 	"github.com/git-env/git-env/internal/wire"
@@ -26,6 +28,16 @@ import (
 
 // ErrNoDaemon is returned when no daemon runs and none was to be started.
 var ErrNoDaemon = errors.New("no daemon is running for this repository")
+
+// How often and how long apart connecting is tried while daemons come and go.
+const (
+	connectTries = 6
+	connectPause = 20 * time.Millisecond
+)
+
+// staleAfter is how long a connection may wait for its request: the daemon drops
+// those that say nothing.
+const staleAfter = 15 * time.Second
 
 // helloTimeout bounds how long a daemon may take to greet a connection it
 // accepted.
@@ -51,6 +63,7 @@ type Client struct {
 	// Started tells, after Dial, whether this client started the daemon.
 	Started bool
 	pending *wire.Conn // the connection that Dial made, for the first call
+	dialed  time.Time  // when that was
 }
 
 // Dial connects to the daemon of a repository, starting one if opts.Start. A
@@ -61,7 +74,7 @@ func Dial(ctx context.Context, repo *gitcmd.Repo, opts Options) (*Client, error)
 	if err != nil {
 		return nil, err
 	}
-	c.pending = conn
+	c.pending, c.dialed = conn, time.Now()
 	return c, nil
 }
 
@@ -78,21 +91,38 @@ func (c *Client) Close() error {
 func (c *Client) take(ctx context.Context) (*wire.Conn, error) {
 	if conn := c.pending; conn != nil {
 		c.pending = nil
-		return conn, nil
+		if time.Since(c.dialed) < staleAfter {
+			return conn, nil
+		}
+		_ = conn.Close()
 	}
 	return c.connect(ctx)
 }
 
 func (c *Client) connect(ctx context.Context) (*wire.Conn, error) {
-	for range 5 {
+	for try := range connectTries {
+		if try > 1 { // a daemon is on its way out and does not take us on
+			select {
+			case <-time.After(time.Duration(try) * connectPause):
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
 		conn, hello, err := c.greet(ctx)
 		switch {
 		case err == nil && (c.opts.AnyVersion || hello.Version == version.String() && hello.Protocol == wire.Protocol):
 			return conn, nil
 		case err == nil:
-			if err := c.replace(conn, hello); err != nil {
+			if err := c.replace(ctx, conn, hello); err != nil {
 				return nil, err
 			}
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.Is(err, fs.ErrPermission):
+			if err := environment.CheckRoot(); err != nil {
+				return nil, err
+			}
+			return nil, environment.Errorf(environment.ExitCapability, "cannot reach the daemon of this repository: %w", err)
 		case !c.opts.Start:
 			return nil, ErrNoDaemon
 		}
@@ -114,6 +144,8 @@ func (c *Client) greet(ctx context.Context) (*wire.Conn, *wire.HelloMsg, error) 
 		return nil, nil, err
 	}
 	conn := wire.New(raw)
+	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
+	defer stop()
 	_ = raw.SetDeadline(time.Now().Add(helloTimeout))
 	err = conn.SendJSON(wire.Hello, wire.HelloMsg{Protocol: wire.Protocol, Version: version.String(), Pid: os.Getpid()})
 	if err == nil {
@@ -134,8 +166,10 @@ func (c *Client) greet(ctx context.Context) (*wire.Conn, *wire.HelloMsg, error) 
 }
 
 // replace asks a daemon of another version to leave.
-func (c *Client) replace(conn *wire.Conn, hello *wire.HelloMsg) error {
+func (c *Client) replace(ctx context.Context, conn *wire.Conn, hello *wire.HelloMsg) error {
 	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
 	other := func(err error) error {
 		return environment.Errorf(environment.ExitBusy, "the daemon of this repository is of another version (%s, this is %s) and %v",
 			hello.Version, version.String(), err).WithHint("let its commands finish, or stop it with 'git env daemon stop --force'")
@@ -152,6 +186,9 @@ func (c *Client) replace(conn *wire.Conn, hello *wire.HelloMsg) error {
 	}
 	for {
 		t, data, err := conn.Recv()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err != nil || t == wire.Result {
 			return nil
 		}
@@ -180,17 +217,20 @@ func dialSocket(ctx context.Context, dir string) (net.Conn, error) {
 // start runs the daemon and waits until it says that it is ready. Clients that
 // come at once queue on a lock, so that one of them starts it.
 func (c *Client) start(ctx context.Context) error {
+	if err := environment.CheckRoot(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return environment.Errorf(environment.ExitFailed, "cannot make the state directory: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(c.dir, "daemon.start"), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	lock, err := durable.Lock(ctx, filepath.Join(c.dir, "daemon.start"))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if err != nil {
 		return environment.Errorf(environment.ExitFailed, "cannot lock the start of the daemon: %w", err)
 	}
 	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return environment.Errorf(environment.ExitFailed, "cannot lock the start of the daemon: %w", err)
-	}
 	if conn, err := dialSocket(ctx, c.dir); err == nil {
 		_ = conn.Close() // another client was quicker
 		return nil

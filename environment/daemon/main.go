@@ -19,7 +19,6 @@ import (
 	"github.com/git-env/git-env/environment"
 	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/internal/gitcmd"
-	"github.com/git-env/git-env/internal/wire"
 )
 
 // readyFd is where the starter of the daemon listens for the word that it is
@@ -66,7 +65,7 @@ func tell(ready *os.File, err error) {
 	if ready == nil {
 		return
 	}
-	data, merr := json.Marshal(wire.FailureMsg{Code: environment.ExitCode(err), Msg: err.Error(), Hint: environment.Hint(err)})
+	data, merr := json.Marshal(failure(err))
 	if merr == nil {
 		_, _ = ready.Write(data)
 	}

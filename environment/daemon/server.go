@@ -33,10 +33,19 @@ type server struct {
 	quitOnce sync.Once
 	wg       sync.WaitGroup
 
-	mu     sync.Mutex
-	active int       // connections with a request under way, guarded by mu
-	last   time.Time // when active last became 0, guarded by mu
+	mu      sync.Mutex
+	active  int       // connections, guarded by mu
+	last    time.Time // when active last changed, guarded by mu
+	work    int       // requests under way that change something, guarded by mu
+	leaving bool      // nothing more is taken on, guarded by mu
 }
+
+// patience is how long a client that is to go may take to read what is sent.
+const patience = 5 * time.Second
+
+// acceptPause is how long to wait when connections cannot be accepted, for lack
+// of descriptors say.
+const acceptPause = 50 * time.Millisecond
 
 // serve accepts connections until ctx ends, a stop is asked for, or nothing has
 // needed the daemon for the engine's idle time.
@@ -54,8 +63,13 @@ func (s *server) serve(ctx context.Context) {
 	}()
 	for {
 		c, err := s.l.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			break
+		}
+		if err != nil {
+			s.log.Warn("cannot accept a connection", "err", err)
+			time.Sleep(acceptPause)
+			continue
 		}
 		s.wg.Add(1)
 		go func() {
@@ -89,9 +103,10 @@ func (s *server) watchIdle(ctx context.Context) {
 		}
 		left := s.engine.SuspendIdle(ctx, idle)
 		s.mu.Lock()
-		quiet := s.active == 0 && time.Since(s.last) > idle
+		s.leaving = left == 0 && s.active == 0 && time.Since(s.last) > idle
+		leaving := s.leaving
 		s.mu.Unlock()
-		if quiet && left == 0 {
+		if leaving {
 			s.log.Info("idle, leaving")
 			s.stop()
 			return
@@ -99,10 +114,16 @@ func (s *server) watchIdle(ctx context.Context) {
 	}
 }
 
-func (s *server) begin() {
+// begin counts a connection; false means that it came too late. Its client hears
+// nothing, and starts the next daemon.
+func (s *server) begin() bool {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leaving {
+		return false
+	}
 	s.active++
-	s.mu.Unlock()
+	return true
 }
 
 func (s *server) end() {
@@ -112,11 +133,56 @@ func (s *server) end() {
 	s.mu.Unlock()
 }
 
+// reads are the methods that a stop need not wait for.
+func reads(method string) bool {
+	switch method {
+	case api.MethodStatus, api.MethodDaemonStatus, api.MethodDaemonStop:
+		return true
+	}
+	return false
+}
+
+// take counts a request that changes something.
+func (s *server) take(method string) (done func(), err error) {
+	if reads(method) {
+		return func() {}, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leaving {
+		return nil, environment.Errorf(environment.ExitBusy, "the daemon is leaving").WithHint("try again")
+	}
+	s.work++
+	return func() {
+		s.mu.Lock()
+		s.work--
+		s.mu.Unlock()
+	}, nil
+}
+
+// leave makes sure that nothing is begun any more before the daemon says that it
+// leaves. Unless forced it refuses while something is under way.
+func (s *server) leave(ctx context.Context, force bool) error {
+	if err := s.engine.Quiesce(ctx, force); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.work > 0 && !force {
+		return environment.Errorf(environment.ExitBusy, "%d command(s) are under way", s.work).
+			WithHint("wait for them, or 'git env daemon stop --force' ends them")
+	}
+	s.leaving = true
+	return nil
+}
+
 // handle serves one connection: hello, one request, its answer.
 func (s *server) handle(ctx context.Context, c net.Conn) {
 	conn := wire.New(c)
 	defer conn.Close()
-	s.begin()
+	if !s.begin() {
+		return
+	}
 	defer s.end()
 	_ = c.SetReadDeadline(time.Now().Add(requestTimeout))
 	if err := conn.SendJSON(wire.Hello, wire.HelloMsg{Protocol: wire.Protocol, Version: version.String(), Pid: os.Getpid()}); err != nil {
@@ -135,16 +201,32 @@ func (s *server) handle(ctx context.Context, c net.Conn) {
 		return
 	}
 	start := time.Now()
-	result, err := s.dispatch(ctx, conn, req)
+	result, err := s.request(ctx, conn, req)
 	s.log.Info("request", "method", req.Method, "ms", time.Since(start).Milliseconds(), "err", err)
+	if err == nil && req.Method == api.MethodDaemonStop {
+		defer s.stop()
+	}
+	if err == nil {
+		err = conn.SendJSON(wire.Result, result)
+	}
 	if err != nil {
-		_ = conn.SendJSON(wire.Failure, wire.FailureMsg{Code: environment.ExitCode(err), Msg: err.Error(), Hint: environment.Hint(err)})
-		return
+		_ = conn.SendJSON(wire.Failure, failure(err))
 	}
-	_ = conn.SendJSON(wire.Result, result)
-	if req.Method == api.MethodDaemonStop {
-		s.stop()
+}
+
+func failure(err error) wire.FailureMsg {
+	const longest = 64 << 10 // bytes, far below what a frame takes
+	msg := err.Error()
+	return wire.FailureMsg{Code: environment.ExitCode(err), Msg: msg[:min(len(msg), longest)], Hint: environment.Hint(err)}
+}
+
+func (s *server) request(ctx context.Context, conn *wire.Conn, req wire.RequestMsg) (any, error) {
+	done, err := s.take(req.Method)
+	if err != nil {
+		return nil, err
 	}
+	defer done()
+	return s.dispatch(ctx, conn, req)
 }
 
 // decode reads the parameters of a request.
@@ -168,6 +250,10 @@ func call[P, R any](req wire.RequestMsg, f func(P) (R, error)) (any, error) {
 func (s *server) dispatch(ctx context.Context, conn *wire.Conn, req wire.RequestMsg) (any, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// A client that does not read, stopped in its terminal say, would otherwise
+	// hold up the end of what it asked for.
+	stop := context.AfterFunc(ctx, func() { conn.Hurry(patience) })
+	defer stop()
 	rep := reporter{conn}
 	if req.Method == api.MethodRun {
 		p, err := decode[api.Run](req)
@@ -204,7 +290,7 @@ func (s *server) dispatch(ctx context.Context, conn *wire.Conn, req wire.Request
 		if err != nil {
 			return nil, err
 		}
-		return struct{}{}, s.engine.Quiesce(ctx, p.Force)
+		return struct{}{}, s.leave(ctx, p.Force)
 	}
 	return nil, environment.Errorf(environment.ExitUsage, "unknown method %q", req.Method)
 }

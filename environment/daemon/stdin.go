@@ -47,6 +47,9 @@ func (q *stdinQueue) close() {
 
 // Read implements io.Reader; it acknowledges what it hands out.
 func (q *stdinQueue) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
 	q.mu.Lock()
 	for len(q.buf) == 0 && !q.done {
 		q.cond.Wait()

@@ -135,6 +135,10 @@ func (t *Tree) merge(ctx context.Context, src Source, o MergeOptions, st mergeSt
 	// looked at like any other.
 	ctx = context.WithoutCancel(ctx)
 	if err != nil || rc != 0 {
+		// HEAD moves last: a signal that came later changes nothing any more.
+		if head, _, herr := t.Head(ctx); herr == nil && head != st.Head && !t.exists("MERGE_HEAD") {
+			return t.merged(ctx, src, st, index)
+		}
 		return Merged{}, t.stopped(ctx, st, index, err)
 	}
 	return t.merged(ctx, src, st, index)

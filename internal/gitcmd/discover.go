@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 )
@@ -30,11 +32,19 @@ type Repo struct {
 }
 
 // Discover finds the repository of a directory the way git does, with one
-// process. It honours what an outer git, an alias or a hook handed down in
+// process at most. It honours what an outer git, an alias or a hook handed down in
 // environ (GIT_DIR, GIT_WORK_TREE, GIT_PREFIX). When git finds no repository
 // or refuses the one it finds, the error is ErrNotRepo with git's own message
 // and wraps a *Error that has the hint.
 func Discover(ctx context.Context, dir string, environ []string) (*Repo, error) {
+	if r, ok := discoverPlain(dir, environ); ok {
+		return r, ctx.Err()
+	}
+	return discoverAsked(ctx, dir, environ)
+}
+
+// discoverAsked is Discover by asking git.
+func discoverAsked(ctx context.Context, dir string, environ []string) (*Repo, error) {
 	args := []string{"rev-parse", "--path-format=absolute"}
 	for _, q := range []string{
 		"--is-bare-repository", "--show-object-format", "--git-dir",
@@ -92,6 +102,9 @@ func discoverError(err error) error {
 	}
 	if err == nil {
 		err = errors.New("unexpected answer")
+	}
+	if e != nil && (errors.Is(e.Err, exec.ErrNotFound) || errors.Is(e.Err, fs.ErrPermission)) {
+		return fmt.Errorf("cannot run git: %w", e.Err)
 	}
 	return fmt.Errorf("git rev-parse: %w", err)
 }

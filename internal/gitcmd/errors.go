@@ -11,6 +11,9 @@ var (
 	ErrNotRepo = errors.New("not a git repository")
 	// ErrRefChanged means that a ref did not have the expected old value.
 	ErrRefChanged = errors.New("ref changed")
+	// ErrRefInTheWay means that a new ref would be a directory of another one, or
+	// the other way round.
+	ErrRefInTheWay = errors.New("another ref is in the way")
 	// ErrUnknownRevision means that a revision names no commit.
 	ErrUnknownRevision = errors.New("unknown revision")
 )
@@ -115,3 +118,11 @@ func (e *changedError) Error() string {
 }
 
 func (e *changedError) Is(target error) bool { return target == ErrRefChanged }
+
+type inTheWayError struct{ ref, other string }
+
+func (e *inTheWayError) Error() string {
+	return fmt.Sprintf("cannot create ref '%s': '%s' exists", e.ref, e.other)
+}
+
+func (e *inTheWayError) Unwrap() error { return ErrRefInTheWay }

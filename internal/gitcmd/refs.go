@@ -35,15 +35,17 @@ type RefUpdate struct{ Ref, New, Old string }
 // UpdateRefs makes all changes or none, in one transaction of git update-ref,
 // whichever way the repository stores its refs. It waits up to 10 s for refs
 // that others have locked. When a ref does not have its old value the error is
-// ErrRefChanged. The objects must be durable before.
+// ErrRefChanged; when a new one cannot be beside another, ErrRefInTheWay. The
+// objects must be durable before.
 func (g *Git) UpdateRefs(ctx context.Context, reflogMsg string, ups ...RefUpdate) error {
-	if len(ups) == 0 {
-		return nil
-	}
-	input, err := transaction(ups)
-	if err != nil {
+	args := updateArgs(reflogMsg)
+	return g.updateRefs(ctx, ups, func(input []byte) error {
+		_, err := g.Output(ctx, bytes.NewReader(input), args...)
 		return err
-	}
+	})
+}
+
+func updateArgs(reflogMsg string) []string {
 	args := []string{
 		"-c", "core.filesRefLockTimeout=" + lockTimeout,
 		"-c", "core.packedRefsTimeout=" + lockTimeout,
@@ -54,9 +56,20 @@ func (g *Git) UpdateRefs(ctx context.Context, reflogMsg string, ups ...RefUpdate
 	if msg := reflogMessage(reflogMsg); msg != "" {
 		args = append(args, "-m", msg)
 	}
-	args = append(args, "--stdin", "-z")
+	return append(args, "--stdin", "-z")
+}
+
+// updateRefs tries an update until it is clear whether it can be made.
+func (g *Git) updateRefs(ctx context.Context, ups []RefUpdate, try func(input []byte) error) error {
+	if len(ups) == 0 {
+		return nil
+	}
+	input, err := transaction(ups)
+	if err != nil {
+		return err
+	}
 	for attempt := 0; ; attempt++ {
-		_, err := g.Output(ctx, bytes.NewReader(input), args...)
+		err := try(input)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -118,9 +131,13 @@ func (g *Git) whyFailed(ctx context.Context, ups []RefUpdate, failure error) (fi
 			return true, &changedError{ref: u.Ref, want: u.Old, have: have[u.Ref]}
 		}
 	}
+	var ge *Error
+	if errors.As(failure, &ge) && strings.Contains(ge.Stderr, ".lock': File exists") {
+		return true, failure // git has waited for it long enough
+	}
 	for _, u := range ups {
 		if other := g.inTheWay(ctx, u); other != "" {
-			return true, fmt.Errorf("cannot create ref '%s': '%s' exists", u.Ref, other)
+			return true, &inTheWayError{ref: u.Ref, other: other}
 		}
 	}
 	return false, failure

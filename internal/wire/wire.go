@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // Protocol is the version of the framing and of every message; both ends must
@@ -87,6 +89,11 @@ type Conn struct {
 	r  *bufio.Reader
 	mu sync.Mutex // guards writes
 	w  []byte     // reused frame buffer, guarded by mu
+	// broken is why no frame can be written any more: the last one may be there
+	// in part. Guarded by mu.
+	broken error
+
+	patience atomic.Int64 // of a write, a time.Duration; 0 is for ever
 }
 
 // New wraps a connection.
@@ -105,6 +112,14 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
+// Hurry bounds from now on how long a write waits for the peer to read, the one
+// under way included; the connection cannot be written after one that took
+// longer.
+func (c *Conn) Hurry(d time.Duration) {
+	c.patience.Store(int64(d))
+	_ = c.c.SetWriteDeadline(time.Now().Add(d))
+}
+
 // Send writes one frame.
 func (c *Conn) Send(t Type, payload []byte) error {
 	if len(payload) > MaxFrame {
@@ -112,10 +127,17 @@ func (c *Conn) Send(t Type, payload []byte) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.broken != nil {
+		return c.broken
+	}
+	if d := c.patience.Load(); d > 0 {
+		_ = c.c.SetWriteDeadline(time.Now().Add(time.Duration(d)))
+	}
 	c.w = append(c.w[:0], byte(t))
 	c.w = binary.BigEndian.AppendUint32(c.w, uint32(len(payload)))
 	c.w = append(c.w, payload...)
 	_, err := c.c.Write(c.w)
+	c.broken = err
 	return err
 }
 

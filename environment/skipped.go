@@ -1,0 +1,81 @@
+package environment
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/git-env/git-env/internal/durable"
+)
+
+// skipped is skipped.json: what earlier commits left in the workspace, to be
+// looked at again when the rules or the limits change.
+type skipped struct {
+	Ignored []rawPath `json:"ignored,omitempty"`
+	Held    []rawPath `json:"held,omitempty"`
+}
+
+// rawPath is a path that survives JSON when it is not UTF-8.
+type rawPath string
+
+const rawPrefix = "base64:"
+
+// MarshalJSON implements json.Marshaler.
+func (p rawPath) MarshalJSON() ([]byte, error) {
+	s := string(p)
+	if !utf8.ValidString(s) || strings.HasPrefix(s, rawPrefix) {
+		s = rawPrefix + base64.StdEncoding.EncodeToString([]byte(s))
+	}
+	return json.Marshal(s)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *rawPath) UnmarshalJSON(data []byte) error {
+	var s string
+	if err := json.Unmarshal(data, &s); err != nil {
+		return err
+	}
+	if enc, ok := strings.CutPrefix(s, rawPrefix); ok {
+		raw, err := base64.StdEncoding.DecodeString(enc)
+		if err != nil {
+			return err
+		}
+		s = string(raw)
+	}
+	*p = rawPath(s)
+	return nil
+}
+
+func rawPaths(paths []string) []rawPath {
+	out := make([]rawPath, len(paths))
+	for i, p := range paths {
+		out[i] = rawPath(p)
+	}
+	return out
+}
+
+func plainPaths(paths []rawPath) []string {
+	out := make([]string, len(paths))
+	for i, p := range paths {
+		out[i] = string(p)
+	}
+	return out
+}
+
+func (v *Env) loadSkipped() (skipped, error) {
+	var s skipped
+	err := durable.ReadJSON(filepath.Join(v.dir(), "skipped.json"), &s)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return s, err
+}
+
+func equalSkipped(a, b skipped) bool {
+	return slices.Equal(a.Ignored, b.Ignored) && slices.Equal(a.Held, b.Held)
+}

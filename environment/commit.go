@@ -396,19 +396,11 @@ func (v *Env) buildRecord(ctx context.Context, req commitRequest, res *commitRes
 		}
 		rec.OutputBytes, rec.OutputID, rec.Excerpt = req.output.bytes(), blob, req.output.excerpt()
 		if rec.OutputBytes > 0 {
-			outputs, err := v.e.store.ref(ctx, OutputRef(v.st.Name))
+			up, err := v.keepOutput(ctx, rec.ID, blob)
 			if err != nil {
 				return nil, err
 			}
-			root := outputs
-			if root == "" {
-				root = objects.EmptyTree(v.e.store.Repo.ObjectFormat)
-			}
-			tree, err := objects.EditTree(ctx, v.e.store.Reader, v.e.writer, root, []objects.Edit{{Path: rec.ID, Mode: objects.ModeFile, ID: blob}})
-			if err != nil {
-				return nil, err
-			}
-			ups = append(ups, gitcmd.RefUpdate{Ref: OutputRef(v.st.Name), New: tree, Old: outputs})
+			ups = append(ups, up)
 		}
 	}
 	note, err := v.e.execs.Prepare(ctx, map[string][]byte{res.tip: rec.Encode()})

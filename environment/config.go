@@ -20,6 +20,7 @@ const (
 	defaultImage       = "host"
 	defaultWorkdir     = "/workspace"
 	defaultMaxFileSize = 100 << 20
+	defaultOutputLimit = 256 << 20
 	defaultIdle        = 10 * time.Minute
 )
 
@@ -32,6 +33,7 @@ type Settings struct {
 	WorkspaceDir string
 	Containerd   string // socket of an existing containerd; "" runs a private one
 	Idle         time.Duration
+	OutputLimit  int64 // bytes of whole outputs kept per environment
 	// Unsupported names keys of .gitenv that this version does not act on.
 	Unsupported []string
 }
@@ -39,7 +41,7 @@ type Settings struct {
 // readSettings reads the settings that hold for an environment started from
 // commit ("" reads git config alone).
 func (s *Store) readSettings(ctx context.Context, commit string) (Settings, error) {
-	set := Settings{Image: defaultImage, Workdir: defaultWorkdir, MaxFileSize: defaultMaxFileSize, Idle: defaultIdle}
+	set := Settings{Image: defaultImage, Workdir: defaultWorkdir, MaxFileSize: defaultMaxFileSize, Idle: defaultIdle, OutputLimit: defaultOutputLimit}
 	if commit != "" {
 		e, err := s.Reader.Path(ctx, commit, ".gitenv")
 		switch {
@@ -131,6 +133,12 @@ func (set *Settings) applyHost(key, val string) error {
 		set.WorkspaceDir = val
 	case "env.containerd":
 		set.Containerd = strings.TrimPrefix(val, "unix://")
+	case "env.outputlimit":
+		n, err := parseSize(val)
+		if err != nil {
+			return err
+		}
+		set.OutputLimit = n
 	case "env.idletimeout":
 		d, err := time.ParseDuration(val)
 		if err != nil || d <= 0 {

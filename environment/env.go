@@ -30,7 +30,9 @@ type Env struct {
 	mounted bool              // guarded by mu
 	ctr     runtime.Container // guarded by mu; nil when stopped
 	workdir string            // of the container, guarded by mu
-	pending []pendingCommit   // ended execs that are not committed yet, guarded by mu
+	// outputSizes are the bytes of the outputs that are kept, by blob, guarded by mu.
+	outputSizes map[string]int64
+	pending     []pendingCommit // ended execs that are not committed yet, guarded by mu
 	// recovered tells that the execs which an earlier daemon left are recorded,
 	// guarded by mu.
 	recovered bool

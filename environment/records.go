@@ -141,7 +141,7 @@ func (s *Store) OutputOf(ctx context.Context, rec notes.Record, w io.Writer) err
 	if _, err := s.Reader.Blob(ctx, rec.OutputID, w); err != nil {
 		return &Error{Code: ExitFailed, Err: err,
 			Msg:  fmt.Sprintf("the output of exec %s (%s) cannot be read: %v", rec.ID, rec.OutputID, err),
-			Hint: "it may live on the machine that ran it, or its environment was deleted with --force"}
+			Hint: "it may live on the machine that ran it, or have been dropped: the oldest go when all exceed env.outputLimit, and all of an environment that is deleted with --force"}
 	}
 	return nil
 }

@@ -295,6 +295,8 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 		}
 	}
 	took := startLaps()
+	spec := v.specBeside(ctx) // git's part of it takes as long as the runtime's
+	defer spec.wait()
 	b, err := v.e.runtimeBackend(ctx)
 	if err != nil {
 		return err
@@ -313,13 +315,14 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 		return capability(fmt.Errorf("cannot make the root filesystem: %w", err))
 	}
 	took.lap("rootfs")
-	spec, err := v.spec(ctx, img)
-	if err != nil {
-		return err
+	spec.wait()
+	if spec.err != nil {
+		return spec.err
 	}
 	took.lap("git")
+	spec.Image = img
 	v.workdir = spec.Cwd
-	v.ctr, err = b.Start(ctx, spec)
+	v.ctr, err = b.Start(ctx, spec.Spec)
 	if err != nil {
 		return capability(fmt.Errorf("cannot start the container: %w", err))
 	}
@@ -359,7 +362,27 @@ func imageError(ref string, err error) error {
 // containerID is unique among repositories and re-creations of a name.
 func (v *Env) containerID() string { return "git-env-" + strings.ToLower(v.st.ID) }
 
-func (v *Env) spec(ctx context.Context, img runtime.Image) (runtime.Spec, error) {
+// coming is a specification that is being made.
+type coming struct {
+	runtime.Spec
+	err  error
+	done chan struct{}
+}
+
+func (c *coming) wait() { <-c.done }
+
+// specBeside makes the specification, all but the image, while the caller does
+// something else. v.mu is held until it was waited for.
+func (v *Env) specBeside(ctx context.Context) *coming {
+	c := &coming{done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		c.Spec, c.err = v.spec(ctx)
+	}()
+	return c
+}
+
+func (v *Env) spec(ctx context.Context) (runtime.Spec, error) {
 	set, err := v.e.store.readSettings(ctx, v.st.Base)
 	if err != nil {
 		return runtime.Spec{}, err
@@ -369,7 +392,7 @@ func (v *Env) spec(ctx context.Context, img runtime.Image) (runtime.Spec, error)
 		return runtime.Spec{}, err
 	}
 	return runtime.Spec{
-		ID: v.containerID(), RootFS: v.st.RootFS, Image: img,
+		ID: v.containerID(), RootFS: v.st.RootFS,
 		Mounts:   append([]runtime.Mount{{Source: v.st.Workspace, Target: "/workspace"}}, mounts...),
 		Env:      append([]string{"GIT_ENV=" + v.st.Name}, set.Vars...),
 		Cwd:      set.Workdir,

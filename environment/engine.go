@@ -54,6 +54,14 @@ type Engine struct {
 
 	warmOnce sync.Once
 
+	life    context.Context // ends when the engine closes
+	end     context.CancelFunc
+	indexes struct {
+		sync.WaitGroup
+		sync.Mutex
+		making map[string]bool // guarded by Mutex
+	}
+
 	mu      sync.Mutex
 	envs    map[string]*Env // guarded by mu
 	files   *fusefs.Client  // guarded by mu; nil until the first mount
@@ -85,7 +93,9 @@ func OpenEngine(ctx context.Context, store *Store, opts EngineOptions) (*Engine,
 		idle:   set.Idle, setting: &set,
 		envs: map[string]*Env{}, busy: map[string]bool{}, worktrees: map[string]bool{},
 	}
+	e.life, e.end = context.WithCancel(context.Background())
 	if err := e.recover(ctx); err != nil {
+		e.end()
 		return nil, err
 	}
 	return e, nil
@@ -104,6 +114,10 @@ func (e *Engine) Close() error {
 		envs = append(envs, v)
 	}
 	e.mu.Unlock()
+	e.indexes.Lock() // so that none begins after the wait
+	e.end()
+	e.indexes.Unlock()
+	e.indexes.Wait()
 	var errs []error
 	for _, v := range envs {
 		v.mu.Lock()

@@ -49,13 +49,19 @@ func (v *Env) ensureIndex(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cached := v.e.cachedIndex(v.st)
-	if _, err := os.Stat(cached); errors.Is(err, fs.ErrNotExist) {
-		if err := v.e.buildIndex(ctx, v.st, cached); err != nil {
+	ready, err := v.e.indexFor(ctx, v.st)
+	if err != nil {
+		return err
+	}
+	if !ready {
+		// Without sizes: right, and there at once; git reads files to fill it in.
+		if _, err := v.gitIndex().Output(ctx, nil, "read-tree", tip); err != nil {
+			discard(v.indexPath())
 			return err
 		}
+		return nil
 	}
-	if err := copyFile(cached, v.indexPath(), 0o644); err != nil {
+	if err := copyFile(v.e.cachedIndex(v.st), v.indexPath(), 0o644); err != nil {
 		return err
 	}
 	tree, err := v.e.treeOf(ctx, tip)
@@ -69,21 +75,76 @@ func (v *Env) ensureIndex(ctx context.Context) error {
 	return err
 }
 
-// buildIndex writes the index of st's lower tree to file.
-func (e *Engine) buildIndex(ctx context.Context, st *State, file string) error {
+// indexPatience is how long the first exec waits for the index of a large tree.
+const indexPatience = 300 * time.Millisecond
+
+// indexFor has the index of what an environment started from made, once for all
+// that start there, and says whether it is ready. It takes time by the number of
+// files, above all where their objects are loose; beyond a little patience it goes
+// on beside, for those who come later.
+func (e *Engine) indexFor(ctx context.Context, st *State) (bool, error) {
+	file := e.cachedIndex(st)
+	if _, err := os.Stat(file); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err == nil, err
+	}
+	patience := time.NewTimer(indexPatience)
+	defer patience.Stop()
+	select {
+	case err := <-e.startIndex(st, file):
+		return err == nil, err
+	case <-patience.C:
+		return false, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// startIndex starts the making of an index unless it is under way; then nothing
+// comes.
+func (e *Engine) startIndex(st *State, file string) <-chan error {
+	e.indexes.Lock()
+	defer e.indexes.Unlock()
+	done := make(chan error, 1)
+	if err := e.life.Err(); err != nil {
+		done <- err
+		return done
+	}
+	if e.indexes.making[file] {
+		return done
+	}
+	if e.indexes.making == nil {
+		e.indexes.making = map[string]bool{}
+	}
+	e.indexes.making[file] = true
+	ctx, tree, at := e.life, st.Tree, st.LowerTime
+	e.indexes.Go(func() {
+		err := e.buildIndex(ctx, tree, at, file)
+		if err != nil && ctx.Err() == nil {
+			e.log.Warn("cannot make an index", "tree", tree, "err", err)
+		}
+		e.indexes.Lock()
+		delete(e.indexes.making, file)
+		e.indexes.Unlock()
+		done <- err
+	})
+	return done
+}
+
+// buildIndex writes the index of a tree to file.
+func (e *Engine) buildIndex(ctx context.Context, tree string, at time.Time, file string) error {
 	if err := durable.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
 	if e.store.Repo.ObjectFormat != objects.SHA1 {
 		// The encoder knows SHA-1 alone; git then reads files to fill in the rest.
-		_, err := e.store.Git.WithEnv("GIT_INDEX_FILE="+file).Output(ctx, nil, "read-tree", st.Tree)
+		_, err := e.store.Git.WithEnv("GIT_INDEX_FILE="+file).Output(ctx, nil, "read-tree", tree)
 		return err
 	}
-	out, err := e.store.Git.Output(ctx, nil, "ls-tree", "-r", "-l", "-z", "--full-tree", st.Tree)
+	out, err := e.store.Git.Output(ctx, nil, "ls-tree", "-r", "-l", "-z", "--full-tree", tree)
 	if err != nil {
 		return err
 	}
-	idx, err := freshIndex(out, st.LowerTime)
+	idx, err := freshIndex(out, at)
 	if err != nil {
 		return err
 	}

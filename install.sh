@@ -16,7 +16,7 @@ Only what is missing is installed, always from the distribution's own packages.
   --prefix DIR   install below DIR (default /usr/local)
   --no-deps      install no packages; needs no root when DIR is yours
   --deps-only    install the packages and nothing else
-  --test-deps    also install what the tests need (a static busybox)
+  --test-deps    also install what the tests need (a static busybox, ps, chattr)
   --uninstall    remove what this script put below DIR; packages and the state
                  of repositories stay
   --help         show this text
@@ -152,6 +152,9 @@ done
 package_of() {
     case $pm:$1 in
     apt-get:busybox | apk:busybox | zypper:busybox) printf 'busybox-static\n' ;;
+    dnf:ps | pacman:ps) printf 'procps-ng\n' ;;
+    *:ps) printf 'procps\n' ;;
+    *:chattr) printf 'e2fsprogs\n' ;;
     *) printf '%s\n' "$1" ;;
     esac
 }
@@ -212,8 +215,11 @@ missing_tools() {
     done
     have_certs || printf 'ca-certificates\n'
     find_go >/dev/null || printf 'go\n'
-    if [ $test_deps = yes ] && ! have_static_busybox; then
-        printf 'busybox\n'
+    if [ $test_deps = yes ]; then
+        have_static_busybox || printf 'busybox\n'
+        for tool in ps chattr; do
+            have "$tool" || printf '%s\n' "$tool"
+        done
     fi
 }
 

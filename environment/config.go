@@ -33,6 +33,7 @@ type Settings struct {
 	WorkspaceDir string
 	Containerd   string // socket of an existing containerd; "" runs a private one
 	Idle         time.Duration
+	Uring        bool  // FUSE over io_uring where the kernel has it
 	OutputLimit  int64 // bytes of whole outputs kept per environment
 	// Unsupported names keys of .gitenv that this version does not act on.
 	Unsupported []string
@@ -41,7 +42,7 @@ type Settings struct {
 // readSettings reads the settings that hold for an environment started from
 // commit ("" reads git config alone).
 func (s *Store) readSettings(ctx context.Context, commit string) (Settings, error) {
-	set := Settings{Image: defaultImage, Workdir: defaultWorkdir, MaxFileSize: defaultMaxFileSize, Idle: defaultIdle, OutputLimit: defaultOutputLimit}
+	set := Settings{Image: defaultImage, Workdir: defaultWorkdir, MaxFileSize: defaultMaxFileSize, Idle: defaultIdle, OutputLimit: defaultOutputLimit, Uring: true}
 	if commit != "" {
 		e, err := s.Reader.Path(ctx, commit, ".gitenv")
 		switch {
@@ -139,6 +140,15 @@ func (set *Settings) applyHost(key, val string) error {
 			return err
 		}
 		set.OutputLimit = n
+	case "env.fuseuring":
+		switch strings.ToLower(val) {
+		case "on", "true", "yes", "1", "auto", "":
+			set.Uring = true
+		case "off", "false", "no", "0":
+			set.Uring = false
+		default:
+			return errors.New("not on or off")
+		}
 	case "env.idletimeout":
 		d, err := time.ParseDuration(val)
 		if err != nil || d <= 0 {

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,6 +25,10 @@ type ServerOptions struct {
 	// BlobDir and LayerDir are made when they do not exist.
 	BlobDir  string
 	LayerDir string
+	// Uring lets mounts use FUSE over io_uring, where a request costs no
+	// change of processors. With privilege it switches that on in the kernel;
+	// where the kernel does not have it, it changes nothing.
+	Uring bool
 	// Log gets the server's messages; nil for none.
 	Log *os.File
 }
@@ -33,6 +40,9 @@ type Client struct {
 	conn *conn
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the server is dead and its mounts are gone
+	log  *log.Logger
+
+	uring atomic.Bool // new mounts use io_uring
 
 	mu      sync.Mutex
 	nextID  uint64                     // guarded by mu
@@ -80,7 +90,9 @@ func StartServer(ctx context.Context, o ServerOptions) (*Client, error) {
 	c := &Client{
 		conn: conn, cmd: cmd, done: make(chan struct{}),
 		pending: map[uint64]chan<- response{}, mounts: map[string]*mounted{},
+		log: clientLog(o.Log),
 	}
+	c.uring.Store(o.Uring && c.offerUring())
 	ready := make(chan response, 1)
 	c.pending[0] = ready
 	go c.receive()
@@ -93,6 +105,13 @@ func StartServer(ctx context.Context, o ServerOptions) (*Client, error) {
 		c.kill()
 		return nil, ctx.Err()
 	}
+}
+
+func clientLog(f *os.File) *log.Logger {
+	if f == nil {
+		return log.New(io.Discard, "", 0)
+	}
+	return log.New(f, "fusefs client: ", log.LstdFlags|log.Lmicroseconds|log.Lmsgprefix)
 }
 
 // Done is closed when the server is dead, its mounts are detached and nobody

@@ -1,6 +1,7 @@
 package fusefs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,17 @@ func (c *Client) claim(id string, m *mounted) error {
 }
 
 func (c *Client) mount(ctx context.Context, spec MountSpec, m *mounted) error {
+	uring := c.uring.Load()
+	err := c.tryMount(ctx, spec, m, uring)
+	if !uring || !errors.Is(err, errNoUring) {
+		return err
+	}
+	c.uring.Store(false)
+	c.log.Printf("%v: mounting over the device from now on", err)
+	return c.tryMount(ctx, spec, m, false)
+}
+
+func (c *Client) tryMount(ctx context.Context, spec MountSpec, m *mounted, uring bool) error {
 	if err := AbortStale(spec.Dir); err != nil {
 		return err
 	}
@@ -66,7 +78,7 @@ func (c *Client) mount(ctx context.Context, spec MountSpec, m *mounted) error {
 		m.abort() // receive did not see it
 		return ErrServerDead
 	}
-	if _, err := c.call(ctx, &request{Op: opMount, Mount: spec.ID, Spec: spec}, dev); err != nil {
+	if _, err := c.call(ctx, &request{Op: opMount, Mount: spec.ID, Spec: spec, Uring: uring}, dev); err != nil {
 		m.abort()
 		if ctx.Err() != nil {
 			// The server may yet finish: what it has then is a dead mount.
@@ -112,4 +124,23 @@ func (c *Client) Unmount(ctx context.Context, id string) error {
 	c.mu.Unlock()
 	m.dev.Close()
 	return nil
+}
+
+// offerUring makes the kernel offer FUSE over io_uring to new connections, and
+// reports whether it does.
+func (c *Client) offerUring() bool {
+	const path = "/sys/module/fuse/parameters/enable_uring"
+	on, err := os.ReadFile(path)
+	switch {
+	case err != nil:
+		return false // the kernel does not have it
+	case bytes.HasPrefix(on, []byte("Y")):
+		return true
+	}
+	if err := os.WriteFile(path, []byte("Y"), 0); err != nil {
+		c.log.Printf("FUSE over io_uring stays off: %v", err)
+		return false
+	}
+	c.log.Printf("switched FUSE over io_uring on: %s", path)
+	return true
 }

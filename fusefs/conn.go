@@ -35,6 +35,7 @@ type request struct {
 	Op     op
 	Mount  string // id
 	Spec   MountSpec
+	Uring  bool // mount: over io_uring, which the kernel offers
 	Paths  []string
 	Seq    uint64
 	Commit string

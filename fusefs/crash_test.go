@@ -205,6 +205,7 @@ func fakeDaemon(args []string) int {
 		c, err = StartServer(context.Background(), ServerOptions{
 			Exe: exe, GitDir: filepath.Join(args[0], "repo/.git"),
 			BlobDir: filepath.Join(args[0], "blobs"), LayerDir: filepath.Join(args[0], "layers"),
+			Uring: overUring(),
 		})
 	}
 	if err == nil {

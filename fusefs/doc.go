@@ -16,6 +16,16 @@
 //     descriptors and the mounts. When either process dies the other one
 //     aborts the connections and detaches the mounts, so that nobody hangs.
 //
+// # Transports
+//
+// Requests come over FUSE's io_uring transport where the kernel has it and
+// ServerOptions.Uring is set, else over /dev/fuse. With io_uring each possible
+// processor has one thread, for all mounts together, which answers what comes
+// from that processor: a request then costs no wake-up of another one, which
+// is most of what it costs otherwise. What would keep such a thread (slow.go)
+// is done by a goroutine. When a mount cannot have its rings after all the
+// client makes it again without.
+//
 // # Vocabulary
 //
 //	lower    an entry of the git tree, or a node whose content still is

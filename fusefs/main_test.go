@@ -37,6 +37,9 @@ func needFuse(t testing.TB) {
 	t.Skip("needs root and /dev/fuse")
 }
 
+// overUring is whether mounts under test use io_uring where there is one.
+func overUring() bool { return os.Getenv("GITENV_TEST_URING") != "0" }
+
 // rig is a repository with a file server.
 type rig struct {
 	t    testing.TB
@@ -119,6 +122,7 @@ func (r *rig) start() {
 	r.c, err = StartServer(context.Background(), ServerOptions{
 		Exe: exe, GitDir: filepath.Join(r.repo, ".git"),
 		BlobDir: filepath.Join(r.dir, "blobs"), LayerDir: filepath.Join(r.dir, "layers"), Log: serverLog(r.t),
+		Uring: overUring(),
 	})
 	if err != nil {
 		r.t.Fatal(err)

@@ -22,7 +22,11 @@ var randomSeeds = []uint64{1, 2, 3, 4, 5, 6, 7, 8}
 // directory: every result and in the end everything visible must be equal.
 // On the way the workspace is remounted, frozen and committed.
 func TestRandom(t *testing.T) {
-	for _, seed := range randomSeeds {
+	seeds := randomSeeds
+	if testing.Short() {
+		seeds = seeds[:2]
+	}
+	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomRun(t, seed, 1500) })
 	}
 }

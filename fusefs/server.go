@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
-
 	"github.com/git-env/git-env/internal/gitcmd"
 	"github.com/git-env/git-env/internal/objects"
 )
@@ -65,6 +63,10 @@ type server struct {
 
 	mu     sync.Mutex
 	mounts map[string]*mount // guarded by mu; nil while one is being made
+
+	ringsMu  sync.Mutex
+	rings    *uringPool // guarded by ringsMu; made for the first mount that wants it
+	ringsErr error      // guarded by ringsMu: why there is none
 }
 
 // mount is a workspace that is being served.
@@ -148,7 +150,7 @@ func (s *server) handle(ctx context.Context, req *request, fd int) *response {
 	var resp response
 	var err error
 	if req.Op == opMount {
-		err = s.mount(ctx, req.Spec, fd)
+		err = s.mount(ctx, req.Spec, fd, req.Uring)
 		return &response{Err: toRemote(err)}
 	}
 	m := s.get(req.Mount)
@@ -185,7 +187,7 @@ func (s *server) get(id string) *mount {
 
 // mount serves fd, which the daemon has mounted at spec.Dir. It returns when
 // the kernel's first message is answered.
-func (s *server) mount(ctx context.Context, spec MountSpec, fd int) (err error) {
+func (s *server) mount(ctx context.Context, spec MountSpec, fd int, uring bool) (err error) {
 	if fd < 0 {
 		return fmt.Errorf("no descriptor came with the mount request")
 	}
@@ -214,8 +216,8 @@ func (s *server) mount(ctx context.Context, spec MountSpec, fd int) (err error) 
 	if m.w, err = newWorkspace(ctx, spec, s.shared); err != nil {
 		return err
 	}
-	fs, err := fuse.NewServer(m.w, fmt.Sprintf("/dev/fd/%d", fd), mountOptions(s.shared.log))
-	fd = -1 // the server's now
+	carrier, err := s.transport(m.w, fd, uring)
+	fd = -1 // the transport's now
 	if err != nil {
 		m.w.close()
 		return err
@@ -226,8 +228,9 @@ func (s *server) mount(ctx context.Context, spec MountSpec, fd int) (err error) 
 	}
 	go func() {
 		defer close(m.ended)
-		fs.Serve()
-		s.abandoned(spec.Dir, mine)
+		broken := func() { s.abandoned(spec.Dir, mine) }
+		carrier.serve(broken)
+		broken()
 	}()
 	return nil
 }
@@ -243,21 +246,6 @@ func (s *server) abandoned(dir string, mine *mountEntry) {
 	s.shared.log.Printf("%s: the connection broke, aborting the mount", dir)
 	if err := abort(dir); err != nil {
 		s.shared.log.Printf("%v", err)
-	}
-}
-
-func mountOptions(logger *log.Logger) *fuse.MountOptions {
-	return &fuse.MountOptions{
-		AllowOther:               true,
-		MaxWrite:                 maxIO,
-		MaxBackground:            64,
-		EnableSymlinkCaching:     true,
-		ExplicitDataCacheControl: true,
-		IDMappedMount:            true,
-		Logger:                   logger,
-		// Passthrough and a cache of opens exclude each other.
-		DisabledCapabilities: fuse.CAP_PASSTHROUGH,
-		ExtraCapabilities:    fuse.CAP_NO_OPENDIR_SUPPORT | fuse.CAP_HANDLE_KILLPRIV_V2,
 	}
 }
 

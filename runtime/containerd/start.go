@@ -241,28 +241,50 @@ func (b *Backend) remove(ctx context.Context, id string) error {
 // deleteTask kills a container's processes and waits until they have ended and
 // the root filesystem is unmounted.
 func (b *Backend) deleteTask(ctx context.Context, id string) error {
-	err := b.call(ctx, func(ctx context.Context, c *client.Client) error {
+	for {
+		gone, err := b.killTask(ctx, id)
+		if err != nil {
+			return err
+		}
+		if gone {
+			return b.tryDelete(ctx, id)
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("its processes do not end: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// killPatience is how long killed processes have to end before they are killed
+// again: a request may go to a shim that is not up yet after a restart, and who
+// supervised the container before may have died while it was frozen, which keeps
+// the dead from dying.
+const killPatience = time.Second
+
+// killTask kills what is in a container once and reports whether all of it ended.
+func (b *Backend) killTask(ctx context.Context, id string) (gone bool, err error) {
+	err = b.call(ctx, func(ctx context.Context, c *client.Client) error {
+		_, _ = c.TaskService().Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id})
 		_, err := c.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: 9, All: true})
 		if err != nil && !errdefs.IsNotFound(native(err)) {
-			return nil // dead, or never started: deleting will tell
+			return nil // dead, or never started: waiting will tell
 		}
 		return err
 	})
 	if errdefs.IsNotFound(err) {
-		// No process; a task that never ran or has ended may still be there.
-		return b.tryDelete(ctx, id)
+		return true, nil // no process; a task that never ran or has ended may still be there
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	waitErr := b.call(ctx, func(ctx context.Context, c *client.Client) error {
+	wait, cancel := context.WithTimeout(ctx, killPatience)
+	defer cancel()
+	err = b.call(wait, func(ctx context.Context, c *client.Client) error {
 		_, err := c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
 		return err
 	})
-	if waitErr != nil && ctx.Err() != nil {
-		return fmt.Errorf("its processes do not end: %w", context.Cause(ctx))
-	}
-	return b.tryDelete(ctx, id)
+	// Whoever cannot be waited for is deleted, which says what is wrong.
+	return err == nil || wait.Err() == nil, nil
 }
 
 // tryDelete forgets a task. One whose processes are still ending refuses, and one

@@ -1,0 +1,90 @@
+package fusefs
+
+import (
+	"encoding/binary"
+	"os"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// Operations of <linux/fuse.h> that may be slow.
+const (
+	opcodeLookup        = 1
+	opcodeSetattr       = 4
+	opcodeReadlink      = 5
+	opcodeSymlink       = 6
+	opcodeMknod         = 8
+	opcodeMkdir         = 9
+	opcodeUnlink        = 10
+	opcodeRmdir         = 11
+	opcodeRename        = 12
+	opcodeLink          = 13
+	opcodeRead          = 15
+	opcodeWrite         = 16
+	opcodeFsync         = 20
+	opcodeReaddir       = 28
+	opcodeFsyncdir      = 30
+	opcodeFallocate     = 43
+	opcodeReaddirplus   = 44
+	opcodeRename2       = 45
+	opcodeCopyFileRange = 47
+	opcodeSyncfs        = 50
+	opcodeTmpfile       = 51
+)
+
+// slow reports whether a request has to wait for git or the disk, or copies a
+// file, so that it must not keep others waiting that come from the same
+// processor. It may be wrong: that costs time only. arg is what belongs to the
+// operation.
+func (w *workspace) slow(h *fuse.InHeader, arg []byte) bool {
+	switch h.Opcode {
+	case opcodeFsync, opcodeFsyncdir, opcodeSyncfs, opcodeFallocate, opcodeCopyFileRange:
+		return true
+	case opcodeLookup, opcodeSymlink, opcodeMknod, opcodeMkdir, opcodeUnlink, opcodeRmdir, opcodeLink,
+		opcodeReaddir, opcodeReaddirplus, opcodeTmpfile:
+		return w.unread(h.NodeId)
+	case opcodeRename, opcodeRename2:
+		return w.unread(h.NodeId) || w.unread(binary.NativeEndian.Uint64(arg))
+	case opcodeReadlink, opcodeRead:
+		return w.remote(h.NodeId)
+	case opcodeWrite:
+		return w.elsewhere(h.NodeId)
+	case opcodeSetattr:
+		return binary.NativeEndian.Uint32(arg)&fuse.FATTR_SIZE != 0 && w.elsewhere(h.NodeId)
+	}
+	return false
+}
+
+// unread reports whether ino is a directory whose tree was not read yet.
+func (w *workspace) unread(ino uint64) bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	n := w.t.nodes[ino]
+	return n != nil && n.isDir() && !n.dir.loaded
+}
+
+// remote reports whether the content of ino has to come from git.
+func (w *workspace) remote(ino uint64) bool {
+	w.mu.RLock()
+	n := w.t.nodes[ino]
+	if n == nil || n.flags&lower == 0 || n.data != noData || n.size == 0 {
+		w.mu.RUnlock()
+		return false
+	}
+	id := w.t.oidString(&n.oid)
+	w.mu.RUnlock()
+	_, err := os.Lstat(w.blobs.path(id))
+	return err != nil
+}
+
+// elsewhere reports whether ino has content that is not in the top layer: it
+// has to be copied there before it changes.
+func (w *workspace) elsewhere(ino uint64) bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	n := w.t.nodes[ino]
+	if n == nil || n.data == w.t.layer {
+		return false
+	}
+	return n.data != noData || n.flags&lower != 0 && n.size > 0
+}

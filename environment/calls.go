@@ -76,12 +76,12 @@ func (e *Engine) Status(ctx context.Context, p api.Status) (*api.Live, error) {
 		return nil, err
 	}
 	live := &api.Live{}
-	v.use_.Lock()
-	live.Mounted = v.use_.mounted
-	for id, r := range v.use_.execs {
+	v.usage.Lock()
+	live.Mounted = v.usage.mounted
+	for id, r := range v.usage.execs {
 		live.Execs = append(live.Execs, id+" "+r.display)
 	}
-	v.use_.Unlock()
+	v.usage.Unlock()
 	slices.Sort(live.Execs)
 	if !v.mu.TryLock() {
 		live.Busy = true // an image on its way, a commit: a status does not wait for it

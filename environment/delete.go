@@ -105,11 +105,11 @@ const runningPrefix = "a running exec: "
 // wouldLose names what a delete would destroy.
 func (v *Env) wouldLose(ctx context.Context, p api.Delete) ([]string, error) {
 	var lost []string
-	v.use_.Lock()
-	for _, r := range v.use_.execs {
+	v.usage.Lock()
+	for _, r := range v.usage.execs {
 		lost = append(lost, runningPrefix+r.display)
 	}
-	v.use_.Unlock()
+	v.usage.Unlock()
 	if v.st.Phase != PhaseReady {
 		return lost, nil
 	}

@@ -37,7 +37,7 @@ type Env struct {
 	// guarded by mu.
 	recovered bool
 
-	use_ struct {
+	usage struct {
 		sync.Mutex
 		mounted bool
 		execs   map[string]*running
@@ -54,53 +54,53 @@ type running struct {
 
 func newEnv(e *Engine, st *State) *Env {
 	v := &Env{e: e, name: st.Name, st: st}
-	v.use_.execs = map[string]*running{}
-	v.use_.last = time.Now()
-	v.use_.done = sync.NewCond(&v.use_.Mutex)
+	v.usage.execs = map[string]*running{}
+	v.usage.last = time.Now()
+	v.usage.done = sync.NewCond(&v.usage.Mutex)
 	return v
 }
 
 // use tells what is up, without waiting for mu.
 func (v *Env) use() (mounted bool, execs int) {
-	v.use_.Lock()
-	defer v.use_.Unlock()
-	return v.use_.mounted, len(v.use_.execs)
+	v.usage.Lock()
+	defer v.usage.Unlock()
+	return v.usage.mounted, len(v.usage.execs)
 }
 
 func (v *Env) begin(id string, r *running) {
-	v.use_.Lock()
-	v.use_.execs[id] = r
-	v.use_.Unlock()
+	v.usage.Lock()
+	v.usage.execs[id] = r
+	v.usage.Unlock()
 }
 
 func (v *Env) end(id string) {
-	v.use_.Lock()
-	delete(v.use_.execs, id)
-	v.use_.last = time.Now()
-	v.use_.done.Broadcast()
-	v.use_.Unlock()
+	v.usage.Lock()
+	delete(v.usage.execs, id)
+	v.usage.last = time.Now()
+	v.usage.done.Broadcast()
+	v.usage.Unlock()
 }
 
 func (v *Env) touch() {
-	v.use_.Lock()
-	v.use_.last = time.Now()
-	v.use_.Unlock()
+	v.usage.Lock()
+	v.usage.last = time.Now()
+	v.usage.Unlock()
 }
 
 // idleFor is how long nothing has used the environment; 0 while an exec runs.
 func (v *Env) idleFor() time.Duration {
-	v.use_.Lock()
-	defer v.use_.Unlock()
-	if len(v.use_.execs) > 0 {
+	v.usage.Lock()
+	defer v.usage.Unlock()
+	if len(v.usage.execs) > 0 {
 		return 0
 	}
-	return time.Since(v.use_.last)
+	return time.Since(v.usage.last)
 }
 
 func (v *Env) cancelExecs() {
-	v.use_.Lock()
-	defer v.use_.Unlock()
-	for _, r := range v.use_.execs {
+	v.usage.Lock()
+	defer v.usage.Unlock()
+	for _, r := range v.usage.execs {
 		r.cancel()
 	}
 }
@@ -108,24 +108,24 @@ func (v *Env) cancelExecs() {
 // waitExecs waits until no exec is running.
 func (v *Env) waitExecs(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
-		v.use_.Lock()
-		v.use_.done.Broadcast()
-		v.use_.Unlock()
+		v.usage.Lock()
+		v.usage.done.Broadcast()
+		v.usage.Unlock()
 	})
 	defer stop()
-	v.use_.Lock()
-	defer v.use_.Unlock()
-	for len(v.use_.execs) > 0 && ctx.Err() == nil {
-		v.use_.done.Wait()
+	v.usage.Lock()
+	defer v.usage.Unlock()
+	for len(v.usage.execs) > 0 && ctx.Err() == nil {
+		v.usage.done.Wait()
 	}
 	return ctx.Err()
 }
 
 func (v *Env) setMounted(m bool) {
 	v.mounted = m
-	v.use_.Lock()
-	v.use_.mounted = m
-	v.use_.Unlock()
+	v.usage.Lock()
+	v.usage.mounted = m
+	v.usage.Unlock()
 }
 
 // mount brings the workspace up; v.mu is held.

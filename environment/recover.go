@@ -114,9 +114,9 @@ func (v *Env) flushPending(ctx context.Context) error {
 }
 
 func (v *Env) isRunning(id string) bool {
-	v.use_.Lock()
-	defer v.use_.Unlock()
-	_, ok := v.use_.execs[id]
+	v.usage.Lock()
+	defer v.usage.Unlock()
+	_, ok := v.usage.execs[id]
 	return ok
 }
 

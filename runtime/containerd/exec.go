@@ -38,8 +38,29 @@ type process struct {
 
 var _ runtime.Process = (*process)(nil)
 
-// Exec implements runtime.Container.
+// execTimeout bounds the start of a process.
+const execTimeout = time.Minute
+
+// Exec implements runtime.Container. A start that is given up is finished and
+// its process killed: a request that is cut short can leave the shim starting
+// what nobody knows of any more.
 func (c *container) Exec(ctx context.Context, spec runtime.ExecSpec, streams runtime.IO) (runtime.Process, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), execTimeout)
+	defer cancel()
+	p, err := c.startExec(bounded, spec, streams)
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, errors.Join(context.Cause(ctx), p.Close())
+	}
+	return p, nil
+}
+
+func (c *container) startExec(ctx context.Context, spec runtime.ExecSpec, streams runtime.IO) (*process, error) {
 	if err := checkID(spec.ID); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -217,6 +219,7 @@ func (b *Backend) remove(ctx context.Context, id string) error {
 		_ = c.fd.signal(9)
 		_ = c.cgroup.thaw()
 	}
+	defer b.holdPipes(id)()
 	if err := b.deleteTask(ctx, id); err != nil {
 		return err
 	}
@@ -251,6 +254,27 @@ func (b *Backend) deleteTask(ctx context.Context, id string) error {
 		}
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("its processes do not end: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// holdPipes opens the named pipes that a dead daemon left of a container's execs.
+// A shim that was just opening one waits for its other end, and answers no
+// request until it comes.
+func (b *Backend) holdPipes(id string) (release func()) {
+	var held []*os.File
+	entries, _ := os.ReadDir(b.ioDir())
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), id+"-") && e.Type() == os.ModeNamedPipe {
+			f, err := os.OpenFile(filepath.Join(b.ioDir(), e.Name()), os.O_RDWR|syscall.O_NONBLOCK, 0)
+			if err == nil {
+				held = append(held, f)
+			}
+		}
+	}
+	return func() {
+		for _, f := range held {
+			_ = f.Close()
 		}
 	}
 }

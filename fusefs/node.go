@@ -130,6 +130,9 @@ type dir struct {
 	dirty map[string]uint64
 	below uint64
 	whole uint64 // when it became new or moved, 0 for not since the last mark
+	// subdirs are the directories among ents, unread those of the tree that
+	// are not there yet; see nlink.go.
+	subdirs, unread int32
 }
 
 type dirent struct {
@@ -142,7 +145,11 @@ type dirent struct {
 const firstCookie = 4
 
 func newDir(loaded bool) *dir {
-	return &dir{ents: map[string]*dirent{}, next: firstCookie, loaded: loaded}
+	d := &dir{ents: map[string]*dirent{}, next: firstCookie, loaded: loaded}
+	if !loaded {
+		d.unread = unknown
+	}
+	return d
 }
 
 func (d *dir) get(name string) *node {
@@ -157,6 +164,9 @@ func (d *dir) add(name string, n *node) {
 	d.next++
 	d.ents[name] = e
 	d.order = append(d.order, e)
+	if n.isDir() {
+		d.subdirs++
+	}
 }
 
 func (d *dir) remove(name string) {
@@ -171,6 +181,9 @@ func (d *dir) remove(name string) {
 		return
 	}
 	delete(d.ents, name)
+	if e.n.isDir() {
+		d.subdirs--
+	}
 	e.n = nil
 	d.dead++
 	if d.dead > 64 && d.dead > len(d.order)/2 {

@@ -1,6 +1,7 @@
 package fusefs
 
 import (
+	"context"
 	"syscall"
 	"time"
 
@@ -36,7 +37,7 @@ func (w *workspace) attr(n *node, a *fuse.Attr) fuse.Status {
 		}
 	}
 	*a = fuse.Attr{
-		Ino: n.ino, Size: uint64(size), Blocks: uint64(blocks), Mode: n.mode, Nlink: n.nlink,
+		Ino: n.ino, Size: uint64(size), Blocks: uint64(blocks), Mode: n.mode, Nlink: n.links(),
 		Owner: fuse.Owner{Uid: n.uid, Gid: n.gid}, Blksize: 4096,
 	}
 	if n.isDir() {
@@ -68,6 +69,9 @@ func (w *workspace) entry(n *node, out *fuse.EntryOut) fuse.Status {
 	out.NodeId, out.Generation = n.ino, 1
 	out.SetEntryTimeout(forever)
 	out.SetAttrTimeout(forever)
+	if !n.counted() {
+		out.SetAttrTimeout(0)
+	}
 	n.lookups.Add(1)
 	return fuse.OK
 }
@@ -92,18 +96,23 @@ func (w *workspace) dotGitEntry(out *fuse.EntryOut) {
 }
 
 func (w *workspace) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
-	out.SetTimeout(forever)
 	if in.NodeId == dotGitIno {
+		out.SetTimeout(forever)
 		w.dotGitAttr(&out.Attr)
 		return fuse.OK
 	}
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	n := w.t.nodes[in.NodeId]
+	if n != nil && !n.counted() {
+		w.mu.RUnlock()
+		w.count(context.Background(), n)
+		w.mu.RLock()
+	}
 	if n == nil {
 		return fuse.Status(syscall.ESTALE)
 	}
-	return w.attr(n, &out.Attr)
+	return w.attrOut(n, out)
 }
 
 func (w *workspace) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
@@ -130,7 +139,15 @@ func (w *workspace) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 			return st
 		}
 	}
+	return w.attrOut(n, out)
+}
+
+// attrOut fills in an answer. mu is held.
+func (w *workspace) attrOut(n *node, out *fuse.AttrOut) fuse.Status {
 	out.SetTimeout(forever)
+	if !n.counted() {
+		out.SetTimeout(0)
+	}
 	return w.attr(n, &out.Attr)
 }
 

@@ -52,7 +52,7 @@ func ServerMain(ctx context.Context, args []string) int {
 	}
 	reader := objects.NewReader(gitcmd.New(*gitDir), gitProcesses)
 	defer reader.Close()
-	s := newServer(&shared{layerDir: *layers, objs: gitObjects{reader}, fds: newFdCache(maxFds), log: logger}, *blobs)
+	s := newServer(&shared{layerDir: *layers, objs: keepRecent(gitObjects{reader}), fds: newFdCache(maxFds), log: logger}, *blobs)
 	return s.run(ctx, c)
 }
 

@@ -10,6 +10,7 @@ import (
 // Operations of <linux/fuse.h> that may be slow.
 const (
 	opcodeLookup        = 1
+	opcodeGetattr       = 3
 	opcodeSetattr       = 4
 	opcodeReadlink      = 5
 	opcodeSymlink       = 6
@@ -40,6 +41,8 @@ func (w *workspace) slow(h *fuse.InHeader, arg []byte) bool {
 	switch h.Opcode {
 	case opcodeFsync, opcodeFsyncdir, opcodeSyncfs, opcodeFallocate, opcodeCopyFileRange:
 		return true
+	case opcodeGetattr:
+		return w.uncounted(h.NodeId)
 	case opcodeLookup, opcodeSymlink, opcodeMknod, opcodeMkdir, opcodeUnlink, opcodeRmdir, opcodeLink,
 		opcodeReaddir, opcodeReaddirplus, opcodeTmpfile:
 		return w.unread(h.NodeId)

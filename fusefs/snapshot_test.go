@@ -32,7 +32,16 @@ type seen struct {
 func (s seen) plain() seen {
 	s.ino, s.mtime, s.ctime = 0, 0, 0
 	if s.Mode&syscall.S_IFMT == syscall.S_IFDIR {
-		s.Nlink, s.Size = 0, 0
+		s.Size = 0
+	}
+	return s
+}
+
+// uncounted is plain where the links of directories are not counted.
+func (s seen) uncounted() seen {
+	s = s.plain()
+	if s.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+		s.Nlink = 0
 	}
 	return s
 }

@@ -112,6 +112,7 @@ func (t *tree) load(p *node, entries []lowerEntry) (taken []lowerEntry) {
 func (t *tree) loaded(p *node) {
 	p.dir.loaded = true
 	p.dir.hidden = nil
+	p.dir.unread = 0
 }
 
 type lowerEntry struct {

@@ -52,3 +52,10 @@ func (c *Client) Sync(ctx context.Context, id string) error {
 	_, err := c.call(ctx, &request{Op: opSync, Mount: id}, nil)
 	return err
 }
+
+// Notices returns what the workspace refused since the last call, for whoever is
+// to be told why; errors of system calls cannot say it.
+func (c *Client) Notices(ctx context.Context, id string) (Notices, error) {
+	resp, err := c.call(ctx, &request{Op: opNotices, Mount: id}, nil)
+	return resp.Notices, err
+}

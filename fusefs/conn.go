@@ -28,6 +28,7 @@ const (
 	opFreeze
 	opSync
 	opQuit
+	opNotices
 )
 
 type request struct {
@@ -49,6 +50,7 @@ type response struct {
 	Lists   [][]DirtyEntry
 	Entries []DirtyEntry
 	Sealed  string
+	Notices Notices
 }
 
 // remoteError carries an error over the socket: its text, its errno, and

@@ -60,7 +60,7 @@ func (w *workspace) loadTree(ctx context.Context, n *node) error {
 	if done {
 		return nil
 	}
-	entries, err := w.readTree(ctx, id)
+	entries, err := w.readTree(ctx, id, w.cones[n.ino])
 	if err != nil {
 		return fmt.Errorf("tree %s: %w", id, err)
 	}
@@ -89,11 +89,13 @@ func (w *workspace) loadTree(ctx context.Context, n *node) error {
 	return nil
 }
 
-func (w *workspace) readTree(ctx context.Context, id string) ([]lowerEntry, error) {
+// readTree returns what is shown of a tree; c may be nil, for all of it.
+func (w *workspace) readTree(ctx context.Context, id string, c *cone) ([]lowerEntry, error) {
 	all, err := w.objs.Tree(ctx, id)
 	if err != nil {
 		return nil, err
 	}
+	all = c.mask(all)
 	entries := make([]lowerEntry, 0, len(all))
 	var ids []string
 	var at []int

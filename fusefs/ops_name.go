@@ -19,6 +19,8 @@ func (w *workspace) mutable(ino uint64, name string) fuse.Status {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	case w.isDotGit(ino, name):
 		return fuse.EBUSY
+	case w.hides(ino, name):
+		return refuse
 	}
 	return fuse.OK
 }
@@ -168,7 +170,7 @@ func (w *workspace) remove(parent uint64, name string, dir bool) fuse.Status {
 		return fuse.EISDIR
 	case dir && !n.dir.loaded:
 		return fuse.EAGAIN
-	case dir && len(n.dir.ents) > 0:
+	case dir && len(n.dir.ents) > 0, w.leads(n):
 		return fuse.Status(syscall.ENOTEMPTY)
 	}
 	return w.commit(append(w.introduce(nil, p), layer.Record{
@@ -232,6 +234,8 @@ func (w *workspace) rename(p *node, name string, p2 *node, name2 string, flags u
 		return fuse.OK
 	case inside(p2, n) || exchange && inside(p, over):
 		return fuse.EINVAL
+	case w.leads(n), exchange && w.leads(over):
+		return refuse
 	}
 	rec := layer.Record{
 		Kind: layer.KindRename, Time: now(), Parent: p.ino, Name: name, Parent2: p2.ino, Name2: name2,
@@ -244,6 +248,9 @@ func (w *workspace) rename(p *node, name string, p2 *node, name2 string, flags u
 	case over != nil:
 		if st := replaceable(n, over); !st.Ok() {
 			return st
+		}
+		if w.leads(over) {
+			return fuse.Status(syscall.ENOTEMPTY)
 		}
 	}
 	return w.commit(append(w.introduce(nil, nodes...), rec)...)

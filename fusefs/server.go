@@ -172,6 +172,8 @@ func (s *server) handle(ctx context.Context, req *request, fd int) *response {
 		resp.Sealed, err = m.w.freeze(req.NewTop)
 	case opSync:
 		err = m.w.sync()
+	case opNotices:
+		resp.Notices = m.w.notices()
 	default:
 		err = fmt.Errorf("unknown request %d", req.Op)
 	}

@@ -45,6 +45,10 @@ type MountSpec struct {
 	DotGit string
 	// UID and GID own everything in the tree.
 	UID, GID uint32
+	// Paths are what is shown of the tree, from its root, each with all that is
+	// below it; nothing else of the tree is to be seen, changed or replaced, but
+	// for the directories that lead to them. Empty for the whole tree.
+	Paths []string
 	// ReadOnly refuses every change; no layer is made or written.
 	ReadOnly bool
 }

@@ -41,6 +41,9 @@ type workspace struct {
 	layers  []*layer.Layer // guarded by mu; the last is the top
 	barrier uint64         // guarded by mu: a write to a node whose dirtySeq is not above must say so in the log
 
+	cones    map[uint64]*cone // directories with hidden names in or below them; nil when all is shown
+	refusals refusals
+
 	loadMu sync.Mutex
 	loads  map[uint64]*fetch // guarded by loadMu: directories being read
 
@@ -65,6 +68,9 @@ func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, 
 	if len(spec.Tree) != 40 && len(spec.Tree) != 64 {
 		return nil, fmt.Errorf("bad tree id %q", spec.Tree)
 	}
+	if err := checkPaths(spec.Paths); err != nil {
+		return nil, err
+	}
 	t, err := newTree(spec.Tree, spec.Time.UnixNano(), spec.UID, spec.GID)
 	if err != nil {
 		return nil, err
@@ -85,7 +91,11 @@ func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, 
 		w.sweep()
 	}
 	t.orphaned = w.orphaned
-	if err := w.load(ctx, t.root); err != nil {
+	if root := newCone(spec.Paths); root != nil {
+		w.cones = map[uint64]*cone{}
+		_, err = w.loadCones(ctx, t.root, root)
+	}
+	if err := errors.Join(err, w.load(ctx, t.root)); err != nil {
 		w.close()
 		return nil, err
 	}

@@ -71,6 +71,7 @@ type collector struct {
 	scratch *scratch
 	reader  *objects.Reader
 	maxSize int64
+	cone    *fusefs.Cone // what is not in the workspace and stays as it is
 	set     changeSet
 	next    []job
 	cands   []candidate
@@ -165,7 +166,7 @@ func (c *collector) directory(ctx context.Context, j job, ents []fusefs.DirtyEnt
 	}
 	if j.whole {
 		for name := range head {
-			if !seen[name] {
+			if !seen[name] && !c.cone.Hides(path.Join(j.path, name)) {
 				c.set.deleted = append(c.set.deleted, path.Join(j.path, name))
 			}
 		}

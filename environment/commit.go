@@ -125,8 +125,12 @@ func (v *Env) changes(ctx context.Context, sc *scratch, left skipped) (*changeSe
 	if err != nil {
 		return nil, err
 	}
+	cone, err := v.cone(ctx)
+	if err != nil {
+		return nil, err
+	}
 	collect := func(again []string) (*changeSet, error) {
-		col := &collector{view: v, scratch: sc, reader: v.e.store.Reader, maxSize: settings.MaxFileSize}
+		col := &collector{view: v, scratch: sc, reader: v.e.store.Reader, maxSize: settings.MaxFileSize, cone: cone}
 		return col.collect(ctx, c.Tree, again)
 	}
 	set, err := collect(plainPaths(left.Held))
@@ -434,7 +438,11 @@ func (v *Env) settle(ctx context.Context, set *changeSet, left skipped, tip stri
 // stat, dirty, list and content make an Env the view a collector works on.
 
 func (v *Env) stat(ctx context.Context, paths []string) ([]fusefs.DirtyEntry, error) {
-	return v.files.Stat(ctx, v.st.ID, paths)
+	ents, err := v.files.Stat(ctx, v.st.ID, paths)
+	if err != nil {
+		return nil, err
+	}
+	return ents, v.fillHidden(ctx, paths, ents)
 }
 
 func (v *Env) dirty(ctx context.Context, dirs []string) (fusefs.Dirty, error) {

@@ -73,6 +73,9 @@ func (e *Engine) Create(ctx context.Context, p api.Create, rep Reporter) (*api.C
 	if st.Tree, err = e.treeOf(ctx, st.First); err != nil {
 		return nil, err
 	}
+	if st.Paths, err = e.sparsePaths(ctx, st.Tree, p.Paths); err != nil {
+		return nil, err
+	}
 	if err := e.bringIntoBeing(ctx, st, nil); err != nil {
 		return nil, err
 	}
@@ -384,6 +387,9 @@ func stateLine(st *State) ([]byte, error) {
 	s := notes.State{V: 1, Env: st.Name, Updated: now(), Base: st.Base, Parent: st.Parent, Title: st.Title,
 		Config: map[string]any{}, RootFS: map[string]any{}}
 	s.Image.Ref, s.Image.Digest = st.Image.Ref, st.Image.Digest
+	if len(st.Paths) > 0 {
+		s.Config["paths"] = st.Paths
+	}
 	return s.Line()
 }
 

@@ -28,6 +28,7 @@ type Env struct {
 	st      *State
 	files   *fusefs.Client    // the server that has the mount, guarded by mu
 	mounted bool              // guarded by mu
+	hidden  *fusefs.Cone      // what a sparse environment hides, once it was asked for; guarded by mu
 	ctr     runtime.Container // guarded by mu; nil when stopped
 	workdir string            // of the container, guarded by mu
 	// outputSizes are the bytes of the outputs that are kept, by blob, guarded by mu.
@@ -160,13 +161,16 @@ func (v *Env) mount(ctx context.Context) error {
 	if err := v.e.store.repairWorktree(v.st); err != nil {
 		return Errorf(ExitFailed, "cannot register the worktree: %w", err)
 	}
+	if err := v.writeSparse(ctx); err != nil {
+		return Errorf(ExitFailed, "cannot tell git what is hidden: %w", err)
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return Errorf(ExitFailed, "cannot make the workspace's directory: %w", err)
 	}
 	discard(v.indexPath() + ".lock") // of a git that was killed: nobody works in what is not mounted
 	err = fc.Mount(ctx, fusefs.MountSpec{
 		ID: v.st.ID, Dir: dir, Tree: v.st.Tree, Time: v.st.LowerTime,
-		Layers: v.st.Layers, DotGit: v.e.store.dotGit(v.st),
+		Layers: v.st.Layers, DotGit: v.e.store.dotGit(v.st), Paths: v.st.Paths,
 		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
 	})
 	if err != nil {

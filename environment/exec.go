@@ -92,6 +92,9 @@ func (x *execution) prepare(ctx context.Context) error {
 	if err := v.start(ctx, x.st.Report); err != nil {
 		return err
 	}
+	if _, execs := v.use(); execs == 0 {
+		v.notices(ctx, false) // those from before are not this exec's
+	}
 	x.home = v.workdir
 	x.rec = notes.Record{
 		ID: notes.NewID(now()), Env: v.st.Name, Command: x.display(),
@@ -349,6 +352,7 @@ func (x *execution) finish() (*api.Ran, error) {
 			Hint: "nothing is lost: it is in the workspace, and the next 'git env run' commits it"}
 	}
 	discard(x.journalPath())
+	res.warnings = append(res.warnings, v.notices(ctx, x.rec.Outcome != notes.Outcome{})...)
 	return &api.Ran{
 		Exec: x.rec.ID, Exit: x.rec.Outcome.Exit, Signal: x.rec.Outcome.Signal,
 		TimedOut: x.rec.Outcome.Timeout > 0, Commit: res.commit, Changed: res.changed,

@@ -21,6 +21,7 @@ import (
 
 	"github.com/git-env/git-env/fusefs"
 	"github.com/git-env/git-env/internal/durable"
+	"github.com/git-env/git-env/internal/gitcmd"
 	"github.com/git-env/git-env/internal/objects"
 )
 
@@ -47,6 +48,12 @@ func (v *Env) ensureIndex(ctx context.Context) error {
 	}
 	tip, err := v.e.store.Tip(ctx, v.st.Name)
 	if err != nil {
+		return err
+	}
+	if c, err := v.cone(ctx); err != nil || c != nil {
+		if err == nil {
+			err = v.sparseIndex(ctx, c, tip)
+		}
 		return err
 	}
 	ready, err := v.e.indexFor(ctx, v.st)
@@ -242,7 +249,12 @@ func (v *Env) advanceIndex(ctx context.Context, parent, commit string) error {
 	if err != nil {
 		return err
 	}
+	cone, err := v.cone(ctx)
+	if err != nil {
+		return err
+	}
 	var in bytes.Buffer
+	var hidden []string
 	fields := strings.Split(strings.TrimSuffix(string(raw), "\x00"), "\x00")
 	for i := 0; i+1 < len(fields); i += 2 {
 		f := strings.Fields(strings.TrimPrefix(fields[i], ":")) // old mode, new mode, old id, new id, status
@@ -252,18 +264,20 @@ func (v *Env) advanceIndex(ctx context.Context, parent, commit string) error {
 		mode := f[1]
 		if f[4] == "D" {
 			mode = "0"
+		} else if cone.Hides(fields[i+1]) {
+			hidden = append(hidden, fields[i+1])
 		}
 		fmt.Fprintf(&in, "%s %s\t%s\x00", mode, f[3], fields[i+1])
 	}
-	_, err = v.gitIndex().Output(ctx, &in, "update-index", "--add", "--remove", "--replace", "-z", "--index-info")
-	return err
+	if _, err = v.gitIndex().Output(ctx, &in, "update-index", "--add", "--remove", "--replace", "-z", "--index-info"); err != nil {
+		return err
+	}
+	return v.skipWorktree(ctx, v.gitIndex(), hidden)
 }
 
 // gitIndex runs git on the index of the environment's worktree, without a work
 // tree.
-func (v *Env) gitIndex() interface {
-	Output(context.Context, io.Reader, ...string) ([]byte, error)
-} {
+func (v *Env) gitIndex() *gitcmd.Git {
 	return v.e.store.Git.WithEnv("GIT_INDEX_FILE=" + v.indexPath())
 }
 

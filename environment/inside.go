@@ -133,6 +133,14 @@ func (v *Env) firstInside(ctx context.Context, root *os.Root) error {
 			cfg += fmt.Sprintf("[%s]\n\t%s = %s\n", sec, name, quoteConfig(val))
 		}
 	}
+	if cone, err := v.cone(ctx); err != nil {
+		return err
+	} else if cone != nil {
+		cfg += sparseConfig
+		if err := rootWrite(root, "info/sparse-checkout", sparsePatterns(cone)); err != nil {
+			return err
+		}
+	}
 	refs, err := v.e.store.Git.Output(ctx, nil, "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags", "refs/remotes")
 	if err != nil {
 		return err

@@ -101,6 +101,19 @@ func (v *Env) advance(ctx context.Context, p api.Merge, from, to string) error {
 	if err := v.ensureIndex(ctx); err != nil {
 		return err
 	}
+	cone, err := v.cone(ctx)
+	if err != nil {
+		return err
+	}
+	if cone != nil {
+		out, err := v.e.store.Git.Output(ctx, nil, "diff-tree", "-r", "-z", "--no-renames", "--name-only", from, to)
+		if err != nil {
+			return err
+		}
+		if err := inTheWayOf(cone, strings.Split(string(out), "\x00")); err != nil {
+			return err
+		}
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -108,11 +121,11 @@ func (v *Env) advance(ctx context.Context, p api.Merge, from, to string) error {
 	// its lock behind.
 	ctx = context.WithoutCancel(ctx)
 	g := gitcmd.New(v.e.store.worktreeDir(v.st.Worktree)).WithWorkTree(v.st.Workspace)
-	if _, err := g.Output(ctx, nil, "read-tree", "-m", "-u", from, to); err != nil {
+	if _, err := g.Output(ctx, nil, sparseArgs(cone, "read-tree", "-m", "-u", from, to)...); err != nil {
 		return Errorf(ExitConflict, "the workspace of '%s' is in the way of the merge: %w", p.Into, err).
 			WithHint("nothing was changed; move the file away inside '%s'", p.Into)
 	}
-	err := v.e.store.Git.UpdateRefs(ctx, "git env: merge "+p.From, gitcmd.RefUpdate{Ref: v.st.Branch(), New: to, Old: from})
+	err = v.e.store.Git.UpdateRefs(ctx, "git env: merge "+p.From, gitcmd.RefUpdate{Ref: v.st.Branch(), New: to, Old: from})
 	if err != nil {
 		return err
 	}

@@ -161,8 +161,10 @@ type Summary struct {
 	Image   string    `json:"image,omitempty"`
 	Digest  string    `json:"digest,omitempty"`
 	// Workspace is where it is or would be mounted.
-	Workspace string        `json:"workspace,omitempty"`
-	LastExec  *notes.Record `json:"last_exec,omitempty"`
+	Workspace string `json:"workspace,omitempty"`
+	// Paths are what a sparse environment shows.
+	Paths    []string      `json:"paths,omitempty"`
+	LastExec *notes.Record `json:"last_exec,omitempty"`
 	// Error says what is wrong with a damaged environment.
 	Error string `json:"error,omitempty"`
 }
@@ -199,6 +201,7 @@ func (s *Store) Summary(ctx context.Context, name, head string) (Summary, error)
 	}
 	sum.Title, sum.Base, sum.Parent, sum.Created = st.Title, st.Base, st.Parent, st.Created
 	sum.Image, sum.Digest, sum.Workspace = st.Image.Ref, st.Image.Digest, st.Workspace
+	sum.Paths = st.Paths
 	sum.Tip, err = s.Tip(ctx, name)
 	if err != nil {
 		sum.Error = err.Error()

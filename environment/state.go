@@ -67,6 +67,8 @@ type State struct {
 	// modification time of everything in it.
 	Tree      string    `json:"tree"`
 	LowerTime time.Time `json:"lower_time"`
+	// Paths are what a sparse environment shows of Tree; none for all of it.
+	Paths []string `json:"paths,omitempty"`
 	// Layers is the stack of copy-on-write layers, bottom to top; the last one
 	// is written to.
 	Layers []string `json:"layers"`

@@ -24,7 +24,9 @@ func (w *workspace) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out
 		return w.entry(n, out)
 	}
 	out.NodeId = 0 // the kernel remembers that there is nothing
-	out.SetEntryTimeout(forever)
+	if w.cones == nil || !w.sought(p, name) {
+		out.SetEntryTimeout(forever)
+	}
 	return fuse.OK
 }
 

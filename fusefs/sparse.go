@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
@@ -68,7 +69,7 @@ func (c *cone) mask(all []TreeEntry) []TreeEntry {
 	for _, e := range all {
 		if sub, ok := c.shown[e.Name]; ok {
 			left = append(left, e)
-			if sub != nil && sub.tree == "" { // the tree never changes
+			if sub != nil && sub.tree == "" && e.Mode&syscall.S_IFMT == syscall.S_IFDIR { // the tree never changes
 				sub.tree = e.ID
 			}
 		} else {
@@ -125,6 +126,20 @@ func (w *workspace) hides(ino uint64, name string) bool {
 	return true
 }
 
+// sought remembers that somebody looked for a name that is hidden in p, and
+// reports whether it is.
+func (w *workspace) sought(p *node, name string) bool {
+	c := w.cones[p.ino]
+	if c == nil {
+		return false
+	}
+	_, hidden := c.hidden[name]
+	if hidden {
+		w.refusals.add(Refusal{Path: join(c.path, name), Sought: true})
+	}
+	return hidden
+}
+
 // leads reports whether one of the nodes is a directory with hidden names
 // somewhere in it, and remembers that somebody wanted to move or remove it.
 func (w *workspace) leads(nodes ...*node) bool {
@@ -150,6 +165,9 @@ type Refusal struct {
 	// Leads says that the path is not hidden itself: it is a directory that has
 	// hidden ones in it, which therefore cannot be moved or removed.
 	Leads bool
+	// Sought says that the path was only looked for: that it is hidden may be why
+	// a command found a file missing, or could not make one below it.
+	Sought bool
 }
 
 // maxRefusals bounds how many refusals are remembered until they are told.
@@ -163,11 +181,16 @@ type refusals struct {
 	more int       // guarded by mu: how many are not in list
 }
 
+// add remembers x. Of one path, what was refused counts, not that it was looked
+// for, as everything is first.
 func (r *refusals) add(x Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, y := range r.list {
-		if x == y {
+	for i, y := range r.list {
+		if x.Path == y.Path {
+			if y.Sought {
+				r.list[i] = x
+			}
 			return
 		}
 	}

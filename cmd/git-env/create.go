@@ -21,6 +21,7 @@ type createCmd struct {
 	From  string `placeholder:"rev" help:"Start from this commit, tag, branch or environment instead of HEAD."`
 	Image string `placeholder:"image" help:"Image of its container: an OCI reference, or 'host' for this machine's own tools."`
 	Title string `placeholder:"title" help:"What it is for, in a few words."`
+	Paths paths  `placeholder:"path" help:"Show only these files and directories of the commit; the rest stays in the branch, hidden. More than one may follow."`
 	Dirty bool   `help:"Take uncommitted work along, tracked and untracked, as its first commit."`
 }
 
@@ -30,7 +31,11 @@ func (createCmd) Help() string {
 tree changes. The cost is the same for any size of tree.
 
 Says so when uncommitted work of yours is not in it; a work tree of more than 50,000
-files is not looked through for that.`
+files is not looked through for that.
+
+With --paths, what else the commit has is neither to be seen in the workspace nor
+written to, but every commit and merge of the environment has all of it. The paths
+are relative to the current directory; everything below a directory is shown.`
 }
 
 // Run asks the daemon for a new environment.
@@ -42,7 +47,8 @@ func (c *createCmd) Run(a *app) error {
 			return err
 		}
 	}
-	if err := a.open(ctx); err != nil {
+	err := a.open(ctx)
+	if err != nil {
 		return err
 	}
 	if c.Name != "" {
@@ -55,6 +61,9 @@ func (c *createCmd) Run(a *app) error {
 	}
 	p := api.Create{Caller: a.caller(), Name: c.Name, FromText: c.From, Image: c.Image, Title: c.Title}
 	if err := c.base(ctx, a, &p); err != nil {
+		return err
+	}
+	if p.Paths, err = a.fromTop(c.Paths); err != nil {
 		return err
 	}
 	check, cancel := c.look(ctx, a)

@@ -40,15 +40,17 @@ type summaryJSON struct {
 	Image   string    `json:"image,omitempty"`
 	Digest  string    `json:"digest,omitempty"`
 	// Workspace is where it is or would be mounted.
-	Workspace string    `json:"workspace,omitempty"`
-	LastExec  *execJSON `json:"last_exec,omitempty"`
+	Workspace string `json:"workspace,omitempty"`
+	// Paths are what a sparse environment shows, relative to the top of the tree.
+	Paths    []string  `json:"paths,omitempty"`
+	LastExec *execJSON `json:"last_exec,omitempty"`
 }
 
 func summaryOf(s environment.Summary) summaryJSON {
 	out := summaryJSON{
 		Name: s.Name, Title: s.Title, State: s.State, Error: s.Error, Branch: s.Branch, Tip: s.Tip, Base: s.Base,
 		Parent: s.Parent, Ahead: s.Ahead, Behind: s.Behind, Created: s.Created, Image: s.Image, Digest: s.Digest,
-		Workspace: s.Workspace,
+		Workspace: s.Workspace, Paths: s.Paths,
 	}
 	if s.LastExec != nil {
 		e := execOf(*s.LastExec, "")

@@ -169,6 +169,9 @@ func statusText(st statusJSON, now time.Time) string {
 	}
 	if st.Workspace != "" {
 		fmt.Fprintf(&b, "Workspace: %s%s\n", st.Workspace, either(st.Mounted, "", " (not mounted)"))
+		if len(st.Paths) > 0 {
+			fmt.Fprintf(&b, "Shows: %s; the rest of the branch is hidden\n", strings.Join(st.Paths, ", "))
+		}
 		fmt.Fprintf(&b, "Container: %s, image %s\n", either(st.Container, "running", "not running"), st.Image)
 	}
 	if e := st.LastExec; e != nil {

@@ -42,6 +42,9 @@ type Create struct {
 	// DirtyTree is the tree of the user's uncommitted work, to become the first
 	// commit of the environment; empty for none.
 	DirtyTree string `json:"dirty_tree,omitempty"`
+	// Paths are what a sparse environment shows, relative to the top of the tree;
+	// none for the whole tree.
+	Paths []string `json:"paths,omitempty"`
 }
 
 // Created is the answer to Create and Fork.

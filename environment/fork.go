@@ -48,7 +48,7 @@ func (e *Engine) Fork(ctx context.Context, p api.Fork, rep Reporter) (*api.Creat
 	defer release()
 	src.mu.Lock()
 	defer src.mu.Unlock()
-	st, err := e.branchOff(ctx, src, name, p)
+	st, pause, err := e.branchOff(ctx, src, name, p)
 	if err != nil {
 		return nil, err
 	}
@@ -61,33 +61,68 @@ func (e *Engine) Fork(ctx context.Context, p api.Fork, rep Reporter) (*api.Creat
 	if err != nil {
 		return nil, err
 	}
-	return created(st), nil
+	e.log.Info("forked", "env", src.st.Name, "to", name, "layers", len(st.Layers), "pause", pause)
+	out := created(st)
+	out.Pause = pause.Seconds()
+	return out, nil
+}
+
+// flushWait bounds how long a fork waits for what processes have written into
+// mapped files to leave the kernel; they go on meanwhile.
+const flushWait = 500 * time.Millisecond
+
+// frozen makes the workspace as it is now a stack of layers that never change,
+// and returns them and for how long writes were held up. When nothing has changed
+// since the last time they are the ones of then. v.mu is held, and the workspace
+// mounted.
+func (v *Env) frozen(ctx context.Context) ([]string, time.Duration, error) {
+	stack, err := v.files.Stack(ctx, v.st.ID)
+	if err != nil {
+		return nil, 0, fmt.Errorf("cannot look at the workspace's layers: %w", err)
+	}
+	layers := slices.Clone(v.st.Layers)
+	if n := len(stack.Logs); n > 0 && stack.Logs[n-1] == 0 {
+		return layers[:len(layers)-1], 0, nil
+	}
+	pause, err := v.freeze(ctx)
+	return layers, pause, err
+}
+
+// flush brings what processes have written into mapped files into the workspace.
+// That it takes too long is no reason not to go on: it is as if they had written
+// it later. v.mu is held, and the workspace mounted.
+func (v *Env) flush(ctx context.Context) {
+	if done, err := v.files.Flush(ctx, v.st.ID, flushWait); err != nil || !done {
+		v.e.log.Info("what was written into mapped files last may be missing", "env", v.st.Name, "err", err)
+	}
 }
 
 // branchOff commits what is uncommitted in the source, freezes its workspace and
-// returns the state of the new environment on the frozen layers. src.mu is held.
-func (e *Engine) branchOff(ctx context.Context, src *Env, name string, p api.Fork) (*State, error) {
+// returns the state of the new environment on the frozen layers, and for how long
+// writes were held up. src.mu is held.
+func (e *Engine) branchOff(ctx context.Context, src *Env, name string, p api.Fork) (*State, time.Duration, error) {
 	if err := src.mount(ctx); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if err := src.flushPending(ctx); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
+	src.flush(ctx)
 	res, err := src.commit(ctx, commitRequest{caller: p.Caller, message: "Uncommitted work before a fork"})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	set, err := e.store.readSettings(ctx, src.st.Base)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	outputs, err := e.outputsToFork(ctx, src.st.Name, name)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	frozen := slices.Clone(src.st.Layers)
-	if err := src.freeze(ctx); err != nil {
-		return nil, err
+	frozen, pause, err := src.frozen(ctx)
+	if err != nil {
+		return nil, 0, err
 	}
 	at := now()
 	st := *src.st
@@ -102,7 +137,7 @@ func (e *Engine) branchOff(ctx context.Context, src *Env, name string, p api.For
 	if st.Title == "" {
 		st.Title = src.st.Title
 	}
-	return &st, nil
+	return &st, pause, nil
 }
 
 // outputsToFork is the tree of outputs that a fork begins with; "" when the
@@ -120,26 +155,27 @@ func (e *Engine) outputsToFork(ctx context.Context, from, to string) (string, er
 }
 
 // freeze seals the writable layer and puts an empty one on top. The new layer is
-// named in env.json before anything can be written into it.
-func (v *Env) freeze(ctx context.Context) error {
+// named in env.json before anything can be written into it. It returns for how
+// long writes were held up.
+func (v *Env) freeze(ctx context.Context) (time.Duration, error) {
 	next := *v.st
 	next.Layers = append(slices.Clone(v.st.Layers), notes.NewID(now()))
 	if err := v.e.store.save(&next); err != nil {
-		return err
+		return 0, err
 	}
 	// Not cut short: it would go on over there, and what is written next would be
 	// in a layer that nobody names.
-	_, err := v.files.Freeze(context.WithoutCancel(ctx), v.st.ID, next.top())
+	done, err := v.files.Freeze(context.WithoutCancel(ctx), v.st.ID, next.top())
 	if errors.Is(err, fusefs.ErrServerDead) {
 		v.st = &next // perhaps it was done; if not, the next mount makes the new top
-		return fmt.Errorf("cannot freeze the workspace: %w", err)
+		return 0, fmt.Errorf("cannot freeze the workspace: %w", err)
 	}
 	if err != nil {
 		// Still on the old top: go back to naming it as the writable one.
-		return errors.Join(fmt.Errorf("cannot freeze the workspace: %w", err), v.e.store.save(v.st))
+		return 0, errors.Join(fmt.Errorf("cannot freeze the workspace: %w", err), v.e.store.save(v.st))
 	}
 	v.st = &next
-	return nil
+	return done.Pause, nil
 }
 
 // forkRootFS branches the container's root filesystem off, if there is one yet.

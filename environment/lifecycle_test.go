@@ -162,7 +162,7 @@ func TestFreeze(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	v.mu.Lock()
-	err := v.freeze(ctx)
+	_, err := v.freeze(ctx)
 	v.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)

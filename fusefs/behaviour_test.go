@@ -273,8 +273,9 @@ func TestFreezeWithWriters(t *testing.T) {
 	frozen := map[string]map[string][]byte{}
 	for i := range 5 {
 		before := last[0].Load()
-		sealed, err := r.c.Freeze(context.Background(), "m", fmt.Sprintf("top%d", i))
+		f, err := r.c.Freeze(context.Background(), "m", fmt.Sprintf("top%d", i))
 		must(t, err)
+		sealed := f.Sealed
 		r.spec.Layers = append(r.spec.Layers, fmt.Sprintf("top%d", i))
 		frozen[sealed] = readDir(t, filepath.Join(layers, sealed, "data"))
 		for last[0].Load() < before+200 && !t.Failed() {
@@ -347,10 +348,10 @@ func TestTwoForks(t *testing.T) {
 	r := newRig(t, map[string]string{"f": "base", "g": "base"})
 	ctx := context.Background()
 	must(t, os.WriteFile(r.path("f"), []byte("before"), 0o644))
-	sealed, err := r.c.Freeze(ctx, "m", "a")
+	f, err := r.c.Freeze(ctx, "m", "a")
 	must(t, err)
 	fork := r.spec
-	fork.ID, fork.Dir, fork.Layers = "fork", filepath.Join(r.dir, "fork"), []string{sealed, "b"}
+	fork.ID, fork.Dir, fork.Layers = "fork", filepath.Join(r.dir, "fork"), []string{f.Sealed, "b"}
 	must(t, r.c.Mount(ctx, fork))
 	must(t, os.WriteFile(r.path("f"), []byte("mine"), 0o644))
 	must(t, os.WriteFile(filepath.Join(fork.Dir, "f"), []byte("theirs"), 0o644))

@@ -38,13 +38,19 @@ func (c *Client) Mark(ctx context.Context, id string, seq uint64, commit string)
 	return err
 }
 
-// Freeze seals the top layer, puts the empty layer newTop on it and returns
-// the id of the sealed one, in constant time. Open files and mappings go on.
-// The caller should have noted the new stack durably before: a mount with a
-// last layer that does not exist yet makes it.
-func (c *Client) Freeze(ctx context.Context, id, newTop string) (sealed string, err error) {
+// Freeze seals the top layer and puts the empty layer newTop on it, in constant
+// time. Open files and mappings go on. The caller should have noted the new
+// stack durably before: a mount with a last layer that does not exist yet makes
+// it.
+func (c *Client) Freeze(ctx context.Context, id, newTop string) (Frozen, error) {
 	resp, err := c.call(ctx, &request{Op: opFreeze, Mount: id, NewTop: newTop}, nil)
-	return resp.Sealed, err
+	return resp.Frozen, err
+}
+
+// Stack tells how large the layers of a mount are.
+func (c *Client) Stack(ctx context.Context, id string) (Stack, error) {
+	resp, err := c.call(ctx, &request{Op: opStack, Mount: id}, nil)
+	return resp.Stack, err
 }
 
 // Sync makes durable what was written before the call.

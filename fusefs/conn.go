@@ -27,6 +27,7 @@ const (
 	opMark
 	opFreeze
 	opSync
+	opStack
 	opQuit
 	opNotices
 )
@@ -49,7 +50,8 @@ type response struct {
 	Dirty   Dirty
 	Lists   [][]DirtyEntry
 	Entries []DirtyEntry
-	Sealed  string
+	Frozen  Frozen
+	Stack   Stack
 	Notices Notices
 }
 

@@ -115,7 +115,7 @@ func (w *workspace) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (
 	if in.NodeId == dotGitIno {
 		return 0, fuse.Status(syscall.EXDEV) // read and write will do
 	}
-	const most = 1 << 30 // the answer has 32 bits
+	const most = 8 << 20 // a freeze waits for it
 	var n int
 	src, st := w.source(in.NodeId)
 	if !st.Ok() || src == nil {

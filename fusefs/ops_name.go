@@ -99,6 +99,18 @@ func (w *workspace) Readlink(_ <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.
 }
 
 func (w *workspace) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
+	for {
+		st := w.link(in, name, out)
+		if st != frozenMeanwhile {
+			return st
+		}
+		if st := w.unnamedUp(in.Oldnodeid); !st.Ok() {
+			return st
+		}
+	}
+}
+
+func (w *workspace) link(in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
 	if in.Oldnodeid == dotGitIno {
 		return fuse.EPERM
 	}
@@ -125,7 +137,7 @@ func (w *workspace) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *f
 	var recs []layer.Record
 	if n.nlink == 0 {
 		if n.data != noData && n.data != w.t.layer {
-			return fuse.Status(syscall.EXDEV) // frozen meanwhile: rather copied than linked
+			return frozenMeanwhile
 		}
 		recs = w.name(n, p, name)
 	} else {

@@ -209,55 +209,6 @@ func (w *workspace) mark(seq uint64, commit string) error {
 	return top.Sync()
 }
 
-// freeze answers Client.Freeze: the top layer gets sealed and an empty one
-// put on it. Open files go on: the next write to each copies its bytes up.
-func (w *workspace) freeze(newTop string) (string, error) {
-	if w.spec.ReadOnly {
-		return "", syscall.EROFS
-	}
-	path, err := w.newLayerPath(newTop)
-	if err != nil {
-		return "", err
-	}
-	w.freezeMu.Lock()
-	defer w.freezeMu.Unlock()
-	w.mu.RLock()
-	fresh := layer.Meta{ID: newTop, Parent: w.top().Meta().ID, StartSeq: w.t.seq, FirstIno: w.t.nextIno}
-	w.mu.RUnlock()
-	top, err := openLayer(path, true, fresh)
-	if err != nil {
-		return "", err
-	}
-	if err := top.Replay(func(*layer.Record) error { return syscall.EEXIST }); err != nil {
-		top.Close()
-		return "", fmt.Errorf("layer %s is not empty: %w", newTop, err)
-	}
-
-	w.gate.Lock()
-	w.mu.Lock()
-	old, before, sealed := w.top(), w.sealed, make(chan struct{})
-	id := old.Meta().ID
-	w.sealed = sealed
-	w.layers = append(w.layers, top)
-	w.t.layer = int16(len(w.layers) - 1)
-	w.mu.Unlock()
-	w.gate.Unlock()
-
-	// It is frozen now. Making that durable may take the disk a while.
-	go func() {
-		defer close(sealed)
-		<-before
-		err := old.Seal()
-		if cerr := old.Close(); err == nil {
-			err = cerr
-		}
-		if err != nil {
-			w.log.Printf("%s: sealing layer %s: %v", w.spec.ID, id, err)
-		}
-	}()
-	return id, nil
-}
-
 // fewFiles is up to how many files sync syncs one by one.
 const fewFiles = 64
 

@@ -169,7 +169,9 @@ func (s *server) handle(ctx context.Context, req *request, fd int) *response {
 	case opMark:
 		err = m.w.mark(req.Seq, req.Commit)
 	case opFreeze:
-		resp.Sealed, err = m.w.freeze(req.NewTop)
+		resp.Frozen, err = m.w.freeze(req.NewTop)
+	case opStack:
+		resp.Stack = m.w.stack()
 	case opSync:
 		err = m.w.sync()
 	case opNotices:

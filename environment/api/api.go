@@ -55,6 +55,8 @@ type Created struct {
 	Base      string `json:"base"`
 	Workspace string `json:"workspace"`
 	Image     string `json:"image"`
+	// Pause is for how many seconds a fork held up writes to its source.
+	Pause float64 `json:"pause,omitempty"`
 }
 
 // Run asks for one exec. The answer stream carries stdout and stderr.

@@ -114,6 +114,10 @@ func (l *Layer) Dir() string { return l.dir }
 // Torn reports whether Replay found a cut-off tail.
 func (l *Layer) Torn() bool { return l.torn }
 
+// Size returns the size of the log in bytes, without a torn tail. It must not
+// be called while Append is, nor before Replay.
+func (l *Layer) Size() int64 { return l.size }
+
 // Append writes the records to the log with one write(2). Either all of them
 // are in it afterwards or, with an error, none. Nothing is synced.
 func (l *Layer) Append(recs ...Record) error {

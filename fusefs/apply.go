@@ -33,6 +33,9 @@ func (t *tree) applyKind(r *layer.Record) error {
 		t.clean(r.Seq)
 		return nil
 	}
+	if r.Kind >= layer.KindNode {
+		return t.applyMerged(r)
+	}
 	n := t.nodes[r.Ino]
 	if n == nil {
 		return dangling(r)

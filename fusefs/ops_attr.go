@@ -28,7 +28,8 @@ func (w *workspace) attr(n *node, a *fuse.Attr) fuse.Status {
 			if n.flags&mtimeSet == 0 {
 				mtime = st.Mtim.Nano()
 			}
-			ctime = max(ctime, st.Ctim.Nano())
+			// A write sets both; linking the file into another layer, only one.
+			ctime = max(ctime, min(st.Ctim.Nano(), st.Mtim.Nano()))
 		case unix.ENOENT:
 			// Lost with the power before it was synced.
 			size, blocks = 0, 0

@@ -27,6 +27,9 @@ const (
 // server. Its control socket is descriptor 3. It returns the exit code.
 func ServerMain(ctx context.Context, args []string) int {
 	logger := log.New(os.Stderr, "fusefs: ", log.LstdFlags|log.Lmicroseconds|log.Lmsgprefix)
+	if len(args) > 0 && args[0] == "merge" {
+		return mergeMain(args[1:], logger)
+	}
 	flags := flag.NewFlagSet("fusefs", flag.ContinueOnError)
 	gitDir := flags.String("git-dir", "", "repository")
 	blobs := flags.String("blobs", "", "directory of materialised blobs")

@@ -57,11 +57,13 @@ func openLayer(path string, write bool, fresh layer.Meta) (*layer.Layer, error) 
 	return l, err
 }
 
-func replay(l *layer.Layer, index int16, t *tree) error {
+func replay(l *layer.Layer, index int16, t *tree) error { return replayWith(l, index, t, t.apply) }
+
+func replayWith(l *layer.Layer, index int16, t *tree, fn func(*layer.Record) error) error {
 	t.layer = index
 	t.seq = max(t.seq, l.Meta().StartSeq)
 	t.nextIno = max(t.nextIno, l.Meta().FirstIno)
-	err := l.Replay(t.apply)
+	err := l.Replay(fn)
 	if l.Torn() {
 		t.lenient = true
 	}

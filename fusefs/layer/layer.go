@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Version is the newest layer format this program reads and the one it writes.
-const Version = 1
+// Version is the newest layer format this program reads: that of merged layers.
+// All others are written as version 1.
+const Version = 2
 
 // ErrNewerFormat reports a layer that a newer program wrote.
 var ErrNewerFormat = errors.New("layer has a newer format")
@@ -35,6 +36,9 @@ type Meta struct {
 	// FirstIno is the first inode number this layer may give to a new file.
 	FirstIno uint64 `json:"first_ino"`
 	Sealed   bool   `json:"sealed,omitempty"`
+	// Replaces lists the layers, bottom to top, whose net effect a merged layer
+	// is; none of them is a merged one itself.
+	Replaces []string `json:"replaces,omitempty"`
 }
 
 // A Layer is one layer directory. Reading methods may be used concurrently;
@@ -58,7 +62,7 @@ type Layer struct {
 // Create makes the directory dir with an empty layer in it and opens it for
 // writing. A directory that a crash left without meta is taken over.
 func Create(dir string, meta Meta) (*Layer, error) {
-	meta.Version = Version
+	meta.Version = 1
 	if err := os.MkdirAll(filepath.Join(dir, "data"), 0o700); err != nil {
 		return nil, err
 	}

@@ -33,6 +33,16 @@ func samples() []Record {
 		{Kind: KindDataUp, Time: 6, Ino: 9},
 		{Kind: KindDirty, Time: 6, Ino: 9},
 		{Kind: KindMark, Time: 7, Seq: 1 << 50, Commit: "abc"},
+		{Kind: KindNode, Time: 8, Ino: 9, Parent: 1, Name: "n", Mode: 0o100644, Mask: SetUID | SetGID | SetAtime | SetMtime | SetCtime,
+			UID: 1, GID: 2, Rdev: 3, Nlink: 4, Flags: NodeKnown | NodeData, Size: 5, Seq: 6, Atime: 7, Mtime: -8,
+			OID: bytes.Repeat([]byte{7}, 32), Target: "t"},
+		{Kind: KindNode, Ino: 9, Mode: 0o40755, Nlink: 1},
+		{Kind: KindName, Ino: 9, Parent: 1, Name: "n"},
+		{Kind: KindNoName, Parent: 1, Name: "n"},
+		{Kind: KindDirtyDir, Ino: 9, Seq: 7, Whole: 8},
+		{Kind: KindDirtyName, Parent: 9, Name: "n", Seq: 7},
+		{Kind: KindGone, Ino: 9},
+		{Kind: KindEnd, Seq: 9, Ino: 1<<63 | 10},
 	}
 }
 

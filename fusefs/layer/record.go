@@ -40,6 +40,44 @@ const (
 	// KindMark says that everything dirty with a sequence number up to Seq is
 	// part of Commit.
 	KindMark Kind = 11
+
+	// The kinds from here on are in merged layers only. They say what is, not
+	// what changed, and are not numbered. Their order in a log: KindMark,
+	// KindNoName, KindNode with its KindSetXattr and KindNoName, KindName, KindDirtyDir with
+	// its KindDirtyName, KindGone, KindEnd.
+
+	// KindNode is an inode as it is: Ino, Mode, Mask, UID, GID, Rdev, Nlink,
+	// Flags, Size, Atime, Mtime, Time (of its last change), Seq (of the last
+	// record about its content), OID, Target. Owner and times are those of the
+	// tree unless they are in Mask. With Parent it gets that name.
+	KindNode Kind = 12
+	// KindName gives an inode a name: Ino, Parent, Name.
+	KindName Kind = 13
+	// KindNoName takes a name away, and nothing else: Parent, Name.
+	KindNoName Kind = 14
+	// KindDirtyDir is what counts as changed in directory Ino: Seq is the last
+	// change below it, Whole when it became new.
+	KindDirtyDir Kind = 15
+	// KindDirtyName is a changed name of a directory: Parent, Name, Seq.
+	KindDirtyName Kind = 16
+	// KindGone forgets an inode without names: Ino.
+	KindGone Kind = 17
+	// KindEnd is the last record: Seq is the number of the last record that is
+	// merged, Ino the first inode number that was never given.
+	KindEnd Kind = 18
+
+	lastKind = KindEnd
+)
+
+// The bits of Record.Flags of a KindNode.
+const (
+	NodeKnown    = 1 << iota
+	NodeLower    // from the git tree
+	NodeMtimeSet // the time of its data file does not count
+	NodeTouched  // a directory in which something was changed
+	NodeHasCap   // has the attribute security.capability
+	NodeGitlink  // a submodule
+	NodeData     // its bytes are in a data file of this layer
 )
 
 // FlagExchange makes a KindRename exchange its two names.
@@ -52,6 +90,7 @@ const (
 	SetGID
 	SetAtime
 	SetMtime
+	SetCtime
 )
 
 // A Record is one change of the namespace. Which fields count is said at its
@@ -68,12 +107,14 @@ type Record struct {
 	UID     uint32
 	GID     uint32
 	Rdev    uint32
+	Nlink   uint32
 	Mask    uint32
 	Flags   uint32
 	Size    int64
 	Atime   int64
 	Mtime   int64
 	Seq     uint64
+	Whole   uint64
 	OID     []byte
 	Target  string
 	Value   []byte
@@ -120,7 +161,7 @@ func decodePayload(p []byte, r *Record) error {
 		return fmt.Errorf("%w: empty", errRecord)
 	}
 	r.Kind = Kind(p[0])
-	if r.Kind < KindIntro || r.Kind > KindMark {
+	if r.Kind < KindIntro || r.Kind > lastKind {
 		return fmt.Errorf("%w: kind %d", errRecord, p[0])
 	}
 	d := decoder{b: p[1:]}
@@ -187,6 +228,62 @@ func (r *Record) fields(f fielder) {
 	case KindMark:
 		f.uint(&r.Seq)
 		f.text(&r.Commit)
+	default:
+		r.mergedFields(f)
+	}
+}
+
+func (r *Record) mergedFields(f fielder) {
+	switch r.Kind {
+	case KindNode:
+		r.nodeFields(f)
+	case KindName:
+		f.uint(&r.Ino)
+		f.uint(&r.Parent)
+		f.text(&r.Name)
+	case KindNoName:
+		f.uint(&r.Parent)
+		f.text(&r.Name)
+	case KindDirtyDir:
+		f.uint(&r.Ino)
+		f.uint(&r.Seq)
+		f.uint(&r.Whole)
+	case KindDirtyName:
+		f.uint(&r.Parent)
+		f.text(&r.Name)
+		f.uint(&r.Seq)
+	case KindGone:
+		f.uint(&r.Ino)
+	case KindEnd:
+		f.uint(&r.Seq)
+		f.uint(&r.Ino)
+	}
+}
+
+func (r *Record) nodeFields(f fielder) {
+	f.uint(&r.Ino)
+	f.uint(&r.Parent)
+	f.text(&r.Name)
+	f.word(&r.Mode)
+	f.word(&r.Mask)
+	f.word(&r.Flags)
+	f.word(&r.Nlink)
+	f.word(&r.Rdev)
+	f.int(&r.Size)
+	f.uint(&r.Seq)
+	f.blob(&r.OID)
+	f.text(&r.Target)
+	if r.Mask&SetUID != 0 {
+		f.word(&r.UID)
+	}
+	if r.Mask&SetGID != 0 {
+		f.word(&r.GID)
+	}
+	if r.Mask&SetAtime != 0 {
+		f.int(&r.Atime)
+	}
+	if r.Mask&SetMtime != 0 {
+		f.int(&r.Mtime)
 	}
 }
 

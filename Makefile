@@ -18,7 +18,7 @@ LDFLAGS := -s -w $(if $(VERSION),-X github.com/git-env/git-env/internal/version.
 # The end-to-end tests have their own step; see test-e2e.
 UNIT = $$($(GO) list ./... | grep -v '/e2e$$')
 
-.PHONY: build install demo test test-deps lint test-unit test-e2e bench man clean
+.PHONY: build install demo test test-deps lint test-unit test-e2e bench bench-fs man clean
 
 build:
 	$(GO) build -buildvcs=false -trimpath -ldflags '$(LDFLAGS)' -o bin/git-env ./cmd/git-env
@@ -60,6 +60,12 @@ test-e2e:
 # Side by side with what people use instead; see scripts/bench.sh.
 bench: build
 	PATH='$(CURDIR)/bin':"$$PATH" ./scripts/bench.sh
+
+# The file system beside the native one, overlayfs and fuse-overlayfs; for example
+# make bench-fs ARGS='--only find --columns overlay,ours'; see docs/benchmarks.md.
+bench-fs: build
+	@$(GO) build -buildvcs=false -o bin/benchfs ./internal/benchfs
+	@bin/benchfs --git-env bin/git-env $(ARGS)
 
 man: build
 	mkdir -p docs/man

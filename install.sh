@@ -17,6 +17,8 @@ Only what is missing is installed, always from the distribution's own packages.
   --no-deps      install no packages; needs no root when DIR is yours
   --deps-only    install the packages and nothing else
   --test-deps    also install what the tests need (a static busybox, ps, chattr)
+  --bench-deps   also install what 'make bench-fs' compares with and runs
+                 (fuse-overlayfs, ripgrep, sqlite3, npm)
   --uninstall    remove what this script put below DIR; packages and the state
                  of repositories stay
   --help         show this text
@@ -45,6 +47,7 @@ prefix=/usr/local
 deps=yes
 build=yes
 test_deps=no
+bench_deps=no
 uninstall=no
 
 while [ $# -gt 0 ]; do
@@ -58,6 +61,7 @@ while [ $# -gt 0 ]; do
     --no-deps) deps=no ;;
     --deps-only) build=no ;;
     --test-deps) test_deps=yes ;;
+    --bench-deps) bench_deps=yes ;;
     --uninstall) uninstall=yes ;;
     -h | --help)
         usage
@@ -155,6 +159,10 @@ package_of() {
     dnf:ps | pacman:ps) printf 'procps-ng\n' ;;
     *:ps) printf 'procps\n' ;;
     *:chattr) printf 'e2fsprogs\n' ;;
+    *:mkfs.ext4) printf 'e2fsprogs\n' ;;
+    *:rg) printf 'ripgrep\n' ;;
+    apk:sqlite3 | dnf:sqlite3 | pacman:sqlite3) printf 'sqlite\n' ;;
+    zypper:npm) printf 'npm-default\n' ;;
     *) printf '%s\n' "$1" ;;
     esac
 }
@@ -218,6 +226,11 @@ missing_tools() {
     if [ $test_deps = yes ]; then
         have_static_busybox || printf 'busybox\n'
         for tool in ps chattr; do
+            have "$tool" || printf '%s\n' "$tool"
+        done
+    fi
+    if [ $bench_deps = yes ]; then
+        for tool in fuse-overlayfs rg sqlite3 npm mkfs.ext4; do
             have "$tool" || printf '%s\n' "$tool"
         done
     fi

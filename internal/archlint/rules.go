@@ -36,7 +36,7 @@ func layers() []layer {
 }
 
 // support are packages that only tests may import.
-func support() []string { return []string{"internal/ocitest", "internal/archlint"} }
+func support() []string { return []string{"internal/ocitest", "internal/archlint", "internal/benchfs"} }
 
 // starter is a package that may start processes.
 type starter struct{ dir, reason string }
@@ -50,6 +50,7 @@ func starters() []starter {
 		{"fusefs", "starts the file server, a process of its own because a server must not be a client of its own mount"},
 		{"environment/client", "starts the daemon when none is running"},
 		{"cmd/git-env", "runs the user's pager"},
+		{"internal/benchfs", "a program of its own that times other programs, git env as its user would call it among them"},
 	}
 }
 

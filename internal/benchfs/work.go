@@ -50,6 +50,10 @@ func workMain(args []string) int {
 
 // do runs one phase and returns the seconds of each repetition.
 func (w workload) do(p place, phase string) ([]float64, error) {
+	// New files go where git does not look.
+	if err := os.MkdirAll("out", 0o755); err != nil {
+		return nil, err
+	}
 	if phase == "prepare" {
 		if w.prepare == nil {
 			return nil, nil

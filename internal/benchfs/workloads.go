@@ -15,6 +15,7 @@ type workload struct {
 	goal  string // time relative to overlay that is aimed at
 	// prepare and run work in the tree; prepare is not timed.
 	prepare, run func(place) error
+	makes        bool // later rows of the group work on what it makes
 	warm         bool // run once before it counts
 	cold         bool // the kernel's caches are dropped before
 	repeat       int  // times to run in one session
@@ -56,7 +57,7 @@ const (
 
 func dataRows() []workload {
 	return []workload{
-		{name: "sequential write", group: "data", goal: "2.50 (rate 0.4)", prepare: makeOut, run: writeBig},
+		{name: "sequential write", group: "data", goal: "2.50 (rate 0.4)", run: writeBig, makes: true},
 		{name: "sequential read", group: "data", goal: "1.25 (rate 0.8)", run: readBig, warm: true, repeat: 3},
 		{name: "random 4k read", group: "data", run: randomRead, warm: true, repeat: 3},
 		{name: "random 4k write", group: "data", run: randomWrite},
@@ -65,8 +66,8 @@ func dataRows() []workload {
 
 func newRows() []workload {
 	return []workload{
-		{name: "small-file create", group: "new", prepare: makeOut, run: createSmall},
-		{name: "untar 20,000", group: "new", goal: "8.00", run: func(p place) error {
+		{name: "small-file create", group: "new", run: createSmall},
+		{name: "untar 20,000", group: "new", goal: "8.00", makes: true, run: func(p place) error {
 			return shell(`mkdir out/u && tar xf "$SCRATCH/u.tar" -C out/u`, "SCRATCH="+p.scratch)
 		}},
 		{name: "rm -rf 20,000", group: "new", goal: "3.00", run: func(place) error { return shell("rm -rf out/u") }},
@@ -98,7 +99,7 @@ func readRows() []workload {
 
 func changeRows() []workload {
 	return []workload{
-		{name: "cp -r 5,000", group: "tree", prepare: makeOut, run: func(place) error {
+		{name: "cp -r 5,000", group: "tree", run: func(place) error {
 			return shell("mkdir out/cp && cp -r tree/d00 tree/d01 tree/d02 tree/d03 tree/d04 out/cp")
 		}},
 		{name: "chmod -R 2,000 lower", group: "tree", goal: "0.33", run: func(place) error { return shell("chmod -R g+w chmod") }},
@@ -118,10 +119,10 @@ func buildRows() []workload {
 			"GOFLAGS=-mod=vendor -buildvcs=false", "CGO_ENABLED=0"}, "go", "build", "-o", out+"/bin/", "./...")
 	}
 	return []workload{
-		{name: "sqlite 1,000 commits", group: "sqlite", prepare: makeOut, run: func(place) error { return sqlite(sqliteSingle, false) }},
+		{name: "sqlite 1,000 commits", group: "sqlite", run: func(place) error { return sqlite(sqliteSingle, false) }},
 		{name: "sqlite 200,000 rows", group: "sqlite", run: func(place) error { return sqlite(sqliteBulk, true) }},
 		{name: "npm install, 300 packages", group: "npm", prepare: npmProject, run: npmInstall},
-		{name: "go build, cold", group: "go", goal: "1.10", prepare: makeOut, run: build},
+		{name: "go build, cold", group: "go", goal: "1.10", run: build},
 		{name: "go build, warm", group: "go", goal: "1.05", run: build, warm: true, repeat: 3},
 	}
 }
@@ -129,8 +130,6 @@ func buildRows() []workload {
 func ripgrep(place) error {
 	return shell("rg --no-messages nothing_has_this many; test $? = 1")
 }
-
-func makeOut(place) error { return os.MkdirAll("out", 0o755) }
 
 // walk calls visit for every regular file below dir.
 func walk(dir string, visit func(name string) error) error {

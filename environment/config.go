@@ -21,6 +21,7 @@ const (
 	defaultWorkdir     = "/workspace"
 	defaultMaxFileSize = 100 << 20
 	defaultOutputLimit = 256 << 20
+	defaultBlobCache   = 10 << 30
 	defaultIdle        = 10 * time.Minute
 )
 
@@ -35,6 +36,7 @@ type Settings struct {
 	Idle         time.Duration
 	Uring        bool  // FUSE over io_uring where the kernel has it
 	OutputLimit  int64 // bytes of whole outputs kept per environment
+	BlobCache    int64 // bytes of materialised blobs kept per repository; 0 for any number
 	// Unsupported names keys of .gitenv that this version does not act on.
 	Unsupported []string
 }
@@ -42,7 +44,7 @@ type Settings struct {
 // readSettings reads the settings that hold for an environment started from
 // commit ("" reads git config alone).
 func (s *Store) readSettings(ctx context.Context, commit string) (Settings, error) {
-	set := Settings{Image: defaultImage, Workdir: defaultWorkdir, MaxFileSize: defaultMaxFileSize, Idle: defaultIdle, OutputLimit: defaultOutputLimit, Uring: true}
+	set := Settings{Image: defaultImage, Workdir: defaultWorkdir, MaxFileSize: defaultMaxFileSize, Idle: defaultIdle, OutputLimit: defaultOutputLimit, BlobCache: defaultBlobCache, Uring: true}
 	if commit != "" {
 		e, err := s.Reader.Path(ctx, commit, ".gitenv")
 		switch {
@@ -140,6 +142,16 @@ func (set *Settings) applyHost(key, val string) error {
 			return err
 		}
 		set.OutputLimit = n
+	case "env.blobcache":
+		if val == "0" || strings.EqualFold(val, "unlimited") {
+			set.BlobCache = 0
+			break
+		}
+		n, err := parseSize(val)
+		if err != nil {
+			return fmt.Errorf("%w, or unlimited", err)
+		}
+		set.BlobCache = n
 	case "env.fuseuring":
 		switch strings.ToLower(val) {
 		case "on", "true", "yes", "1", "auto", "":

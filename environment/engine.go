@@ -216,7 +216,7 @@ func (e *Engine) fileServer(ctx context.Context) (*fusefs.Client, error) {
 	c, err := fusefs.StartServer(ctx, fusefs.ServerOptions{
 		Exe: e.opts.Exe, GitDir: e.store.Repo.CommonDir,
 		BlobDir: filepath.Join(e.store.Dir, "blobs"), LayerDir: e.layerDir(), Log: log,
-		Uring: e.setting.Uring,
+		Uring: e.setting.Uring, BlobCache: e.setting.BlobCache,
 	})
 	if err != nil {
 		return nil, Errorf(ExitFailed, "cannot start the file server: %w", err)

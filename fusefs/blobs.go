@@ -7,22 +7,49 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log"
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-// blobStore keeps materialised blobs as files, shared by all mounts and by
-// all file servers of a repository: <dir>/<2 hex>/<rest of the id>, mode 0444,
-// written under a temporary name and renamed, never changed afterwards.
+// blobStore keeps materialised blobs as files, shared by all mounts of a
+// repository: <dir>/<2 hex>/<rest of the id>, mode 0444, never changed once they
+// are whole.
+//
+// A file is made under its own name and not flushed to the disk: it can always
+// be had again. What a crash, a disk or a hand made of it shows when a server
+// opens it for the first time: its content is believed only when it has the id
+// (see check). What this server wrote it believes.
 type blobStore struct {
-	dir   string
-	objs  Objects
-	temps atomic.Uint64
+	dir  string
+	objs Objects
+	log  *log.Logger
+	bound
 
-	mu      sync.Mutex
-	fetches map[string]*fetch // guarded by mu
+	mu      sync.RWMutex
+	fetches map[string]*fetch    // guarded by mu: blobs on their way
+	good    map[blobKey]struct{} // guarded by mu: files that were checked or written
+}
+
+// blobKey is enough of an object id to tell blobs apart.
+type blobKey [16]byte
+
+func keyOf(id string) (k blobKey) {
+	for i := range k {
+		k[i] = unhex(id[2*i])<<4 | unhex(id[2*i+1])
+	}
+	return k
+}
+
+func unhex(c byte) byte {
+	if c >= 'a' {
+		return c - 'a' + 10
+	}
+	return c - '0'
 }
 
 type fetch struct {
@@ -30,86 +57,247 @@ type fetch struct {
 	err  error
 }
 
-func newBlobStore(dir string, objs Objects) *blobStore {
-	return &blobStore{dir: dir, objs: objs, fetches: map[string]*fetch{}}
+// newBlobStore returns the store in dir, which holds at most max bytes as far
+// as what is open allows; 0 for any number.
+func newBlobStore(dir string, objs Objects, max int64, log *log.Logger) *blobStore {
+	b := &blobStore{dir: dir, objs: objs, log: log, fetches: map[string]*fetch{}, good: map[blobKey]struct{}{}}
+	b.bound.init(max)
+	return b
 }
 
 func (b *blobStore) path(id string) string { return filepath.Join(b.dir, id[:2], id[2:]) }
 
-// open returns the blob id of size bytes, fetching it when it is not there or
-// has the wrong size, as after a crash of the machine.
-func (b *blobStore) open(ctx context.Context, id string, size int64) (*os.File, error) {
-	for attempt := 0; ; attempt++ {
-		f, err := os.Open(b.path(id))
-		if err == nil {
-			st, err := f.Stat()
-			if err == nil && st.Size() == size {
-				return f, nil
-			}
-			f.Close()
-		}
-		if attempt > 1 {
-			return nil, fmt.Errorf("blob %s does not have %d bytes", id, size)
-		}
-		if err := b.fetch(ctx, id, size); err != nil {
-			return nil, err
-		}
-	}
+// isGood reports whether the file of a blob was found to be right and not
+// evicted since.
+func (b *blobStore) isGood(id string) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	_, ok := b.good[keyOf(id)]
+	return ok
 }
 
-// fetch materialises a blob once, however many ask for it at a time.
-func (b *blobStore) fetch(ctx context.Context, id string, size int64) error {
+func (b *blobStore) setGood(id string) {
 	b.mu.Lock()
+	b.good[keyOf(id)] = struct{}{}
+	b.mu.Unlock()
+}
+
+func (b *blobStore) forget(id string) {
+	b.mu.Lock()
+	delete(b.good, keyOf(id))
+	b.mu.Unlock()
+}
+
+// open returns the blob id of size bytes, fetching it when it is not there or
+// damaged.
+func (b *blobStore) open(ctx context.Context, id string, size int64) (*os.File, error) {
+	f, _, err := b.get(ctx, id, size)
+	return f, err
+}
+
+// get is open; it also tells whether the blob came from git.
+func (b *blobStore) get(ctx context.Context, id string, size int64) (f *os.File, fetched bool, err error) {
+	const tries = 8 // against eviction in between and fetches that others gave up
+	for range tries {
+		if b.isGood(id) {
+			if f, err := openSized(b.path(id), size); err == nil {
+				return f, fetched, nil
+			}
+			b.forget(id)
+		}
+		f, from, err := b.obtain(ctx, id, size)
+		fetched = fetched || from
+		if f != nil || err != nil && !errors.Is(err, errGivenUp) {
+			return f, fetched, err
+		}
+	}
+	return nil, fetched, fmt.Errorf("blob %s is taken out of the cache as soon as it is there", id)
+}
+
+var errSize = errors.New("has another size")
+
+func openSized(path string, size int64) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && st.Size() != size {
+		err = fmt.Errorf("%w: %d instead of %d bytes", errSize, st.Size(), size)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// errGivenUp is the error of a fetch that ended without having been tried.
+var errGivenUp = errors.New("given up")
+
+// claim enters a blob as being on its way. When somebody else has done so it
+// returns that fetch and false.
+func (b *blobStore) claim(id string) (*fetch, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if f := b.fetches[id]; f != nil {
-		b.mu.Unlock()
-		<-f.done
-		return f.err
+		return f, false
 	}
 	f := &fetch{done: make(chan struct{})}
 	b.fetches[id] = f
-	b.mu.Unlock()
+	return f, true
+}
 
-	f.err = b.write(ctx, id, size)
+// settle ends a fetch.
+func (b *blobStore) settle(id string, f *fetch, err error) {
 	b.mu.Lock()
+	if err == nil {
+		b.good[keyOf(id)] = struct{}{}
+	}
 	delete(b.fetches, id)
 	b.mu.Unlock()
+	f.err = err
 	close(f.done)
-	return f.err
 }
 
-func (b *blobStore) write(ctx context.Context, id string, size int64) error {
-	tmp, err := b.temp(filepath.Dir(b.path(id)))
-	if err != nil {
-		return err
+// obtain checks or fetches a blob once, however many ask for it at a time. The
+// one who did it gets the file, the others nil.
+func (b *blobStore) obtain(ctx context.Context, id string, size int64) (file *os.File, fetched bool, err error) {
+	f, mine := b.claim(id)
+	if !mine {
+		<-f.done
+		return nil, false, f.err
 	}
-	defer os.Remove(tmp.Name())
+	var volatile bool
+	defer func() {
+		if volatile {
+			b.settle(id, f, errGivenUp) // the others make a copy of their own
+		} else {
+			b.settle(id, f, err)
+		}
+	}()
+	if file := b.check(id, size); file != nil {
+		return file, false, nil
+	}
 	// A fetch is used by everybody who waits for it: it does not end with the
 	// request that happened to start it.
-	n, err := b.objs.Blob(context.WithoutCancel(ctx), id, tmp)
-	if err == nil && n != size {
-		err = fmt.Errorf("blob %s has %d bytes instead of %d", id, n, size)
-	}
-	if cerr := tmp.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	err = b.objs.Blobs(context.WithoutCancel(ctx), []string{id}, func(_ int, n int64, content io.Reader, err error) error {
+		if err == nil && n != size {
+			err = fmt.Errorf("blob %s has %d bytes instead of %d", id, n, size)
+		}
+		if err == nil {
+			file, volatile, err = b.put(id, n, content)
+		}
 		return err
+	})
+	if err != nil {
+		return nil, true, err
 	}
-	return os.Rename(tmp.Name(), b.path(id))
+	return file, true, nil
 }
 
-// temp makes a file of the final mode that no other process makes.
-func (b *blobStore) temp(dir string) (*os.File, error) {
-	name := filepath.Join(dir, fmt.Sprintf(".tmp-%d-%d", os.Getpid(), b.temps.Add(1)))
-	const flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
-	f, err := os.OpenFile(name, flags, 0o444)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, err
-		}
-		f, err = os.OpenFile(name, flags, 0o444)
+// put makes the file of a blob and returns it open. When the disk cannot take
+// it a small one is kept in memory only, which volatile tells.
+func (b *blobStore) put(id string, size int64, content io.Reader) (f *os.File, volatile bool, err error) {
+	if size > smallBlob {
+		f, err = b.putLarge(id, size, content)
+		return f, false, err
 	}
-	return f, err
+	data := make([]byte, size)
+	if _, err := io.ReadFull(content, data); err != nil {
+		return nil, false, err
+	}
+	if got := hashBlob(id, data); got != id {
+		return nil, false, badObject(id, got)
+	}
+	f, err = b.create(id)
+	if err == nil {
+		if _, err = f.Write(data); err != nil {
+			b.drop(id, f)
+		}
+	}
+	if err != nil {
+		b.log.Printf("blob cache: %v: blob %s is served from memory", err, id)
+		if f, err = memoryFile(data); err == nil {
+			return f, true, nil
+		}
+		return nil, false, err
+	}
+	b.added(size)
+	return f, false, nil
+}
+
+// smallBlob is up to how many bytes a blob is written from memory.
+const smallBlob = 4 << 20
+
+func (b *blobStore) putLarge(id string, size int64, content io.Reader) (*os.File, error) {
+	f, err := b.create(id)
+	if err != nil {
+		return nil, err
+	}
+	h := newBlobHash(id, size)
+	n, err := io.Copy(io.MultiWriter(f, h), content)
+	switch {
+	case err != nil:
+	case n != size:
+		err = fmt.Errorf("blob %s: %w", id, io.ErrUnexpectedEOF)
+	case sum(h) != id:
+		err = badObject(id, sum(h))
+	}
+	if err != nil {
+		b.drop(id, f)
+		return nil, err
+	}
+	b.added(size)
+	go b.noteChecked(id, size)
+	return f, nil
+}
+
+// badObject is what git's own object is when its content is not its id's.
+func badObject(id, got string) error {
+	return fmt.Errorf("git's object %s is damaged, its content is that of %s: 'git fsck' tells more", id, got)
+}
+
+// create makes the empty file of a blob in place of what is there.
+func (b *blobStore) create(id string) (*os.File, error) {
+	path := b.path(id)
+	for range 3 {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o444)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+				return nil, err
+			}
+		case errors.Is(err, fs.ErrExist):
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+		default:
+			return f, err
+		}
+	}
+	return nil, &fs.PathError{Op: "create", Path: path, Err: syscall.EEXIST}
+}
+
+// drop removes a file that did not come to its end.
+func (b *blobStore) drop(id string, f *os.File) {
+	f.Close()
+	if err := os.Remove(b.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		b.log.Printf("blob cache: %v", err)
+	}
+}
+
+func memoryFile(data []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("git-env-blob", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "memory")
+	if _, err := f.Write(data); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // maxLink bounds the target of a symbolic link: PATH_MAX.

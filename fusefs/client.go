@@ -8,6 +8,7 @@ import (
 	"log"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,6 +26,9 @@ type ServerOptions struct {
 	// BlobDir and LayerDir are made when they do not exist.
 	BlobDir  string
 	LayerDir string
+	// BlobCache bounds the materialised blobs in bytes; 0 for any number. What is
+	// open stays beyond it.
+	BlobCache int64
 	// Uring lets mounts use FUSE over io_uring, where a request costs no
 	// change of processors. With privilege it switches that on in the kernel;
 	// where the kernel does not have it, it changes nothing.
@@ -75,7 +79,8 @@ func StartServer(ctx context.Context, o ServerOptions) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(o.Exe, "fusefs", "--git-dir", o.GitDir, "--blobs", o.BlobDir, "--layers", o.LayerDir)
+	cmd := exec.Command(o.Exe, "fusefs", "--git-dir", o.GitDir, "--blobs", o.BlobDir, "--layers", o.LayerDir,
+		"--blob-cache", strconv.FormatInt(o.BlobCache, 10))
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{theirs}
 	if o.Log != nil {

@@ -2,6 +2,8 @@ package fusefs
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 
 	"github.com/git-env/git-env/internal/objects"
@@ -23,9 +25,18 @@ func (g gitObjects) Tree(ctx context.Context, id string) ([]TreeEntry, error) {
 }
 
 func (g gitObjects) Sizes(ctx context.Context, ids []string) ([]int64, error) {
-	return g.r.Sizes(ctx, ids)
+	return g.r.SizesIf(ctx, ids)
 }
 
 func (g gitObjects) Blob(ctx context.Context, id string, w io.Writer) (int64, error) {
 	return g.r.Blob(ctx, id, w)
+}
+
+func (g gitObjects) Blobs(ctx context.Context, ids []string, take func(int, int64, io.Reader, error) error) error {
+	return g.r.Blobs(ctx, ids, func(i int, size int64, content io.Reader, err error) error {
+		if err != nil && !errors.Is(err, objects.ErrFetch) {
+			err = fmt.Errorf("blob %s cannot be had: %w; 'git fsck' tells more", ids[i], err)
+		}
+		return take(i, size, content, err)
+	})
 }

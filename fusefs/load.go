@@ -120,6 +120,9 @@ func (w *workspace) readTree(ctx context.Context, id string, c *cone) ([]lowerEn
 		return nil, err
 	}
 	for i, size := range sizes {
+		if size < 0 {
+			size = w.blobs.lostSize(ids[i])
+		}
 		entries[at[i]].size = size
 	}
 	return entries, nil

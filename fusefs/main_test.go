@@ -2,6 +2,7 @@ package fusefs
 
 import (
 	"context"
+	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,6 +48,8 @@ type rig struct {
 	repo string
 	c    *Client
 	spec MountSpec
+	// blobCache bounds the cache; to be set before start.
+	blobCache int64
 }
 
 func git(t testing.TB, dir string, args ...string) string {
@@ -122,7 +125,7 @@ func (r *rig) start() {
 	r.c, err = StartServer(context.Background(), ServerOptions{
 		Exe: exe, GitDir: filepath.Join(r.repo, ".git"),
 		BlobDir: filepath.Join(r.dir, "blobs"), LayerDir: filepath.Join(r.dir, "layers"), Log: serverLog(r.t),
-		Uring: overUring(),
+		Uring: overUring(), BlobCache: r.blobCache,
 	})
 	if err != nil {
 		r.t.Fatal(err)
@@ -147,6 +150,8 @@ func (r *rig) path(name string) string { return filepath.Join(r.spec.Dir, name) 
 
 // serverLog is where a file server under test reports. It must be a file: the
 // server outlives a test run that is cut off.
+func testLog(t testing.TB) *log.Logger { return log.New(t.Output(), "", 0) }
+
 func serverLog(t testing.TB) *os.File {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "fusefs.log"))

@@ -1,7 +1,6 @@
 package fusefs
 
 import (
-	"context"
 	"errors"
 	"io"
 	"os"
@@ -37,7 +36,7 @@ func (w *workspace) backing(ino uint64) (*fdRef, fuse.Status) {
 	r, err := w.fds.get(key, func() (*os.File, error) {
 		switch {
 		case path == "":
-			return w.blobs.open(context.Background(), id, size)
+			return w.openBlob(ino, id, size)
 		case writable:
 			return os.OpenFile(path, os.O_RDWR, 0)
 		default:

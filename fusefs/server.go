@@ -20,7 +20,7 @@ const (
 	// maxFds bounds the backing files that are open without being in use.
 	maxFds = 1024
 	// gitProcesses is how many cat-file processes a file server uses at most.
-	gitProcesses = 2
+	gitProcesses = 3
 )
 
 // ServerMain is the body of the hidden command `git-env fusefs`: the file
@@ -34,6 +34,7 @@ func ServerMain(ctx context.Context, args []string) int {
 	gitDir := flags.String("git-dir", "", "repository")
 	blobs := flags.String("blobs", "", "directory of materialised blobs")
 	layers := flags.String("layers", "", "directory of layers")
+	blobCache := flags.Int64("blob-cache", 0, "bytes of materialised blobs; 0 for any number")
 	if err := flags.Parse(args); err != nil || *gitDir == "" || *blobs == "" || *layers == "" {
 		logger.Print("for internal use: git-env starts this itself")
 		return 129
@@ -53,9 +54,9 @@ func ServerMain(ctx context.Context, args []string) int {
 		logger.Printf("control socket: %v", err)
 		return 1
 	}
-	reader := objects.NewReader(gitcmd.New(*gitDir), gitProcesses)
+	reader := objects.NewReader(gitcmd.New(*gitDir).WithEnv("GIT_NO_REPLACE_OBJECTS=1"), gitProcesses)
 	defer reader.Close()
-	s := newServer(&shared{layerDir: *layers, objs: keepRecent(gitObjects{reader}), fds: newFdCache(maxFds), log: logger}, *blobs)
+	s := newServer(&shared{layerDir: *layers, objs: keepRecent(gitObjects{reader}), fds: newFdCache(maxFds), log: logger}, *blobs, *blobCache)
 	return s.run(ctx, c)
 }
 
@@ -79,8 +80,9 @@ type mount struct {
 	close sync.Once
 }
 
-func newServer(sh *shared, blobDir string) *server {
-	sh.blobs = newBlobStore(blobDir, sh.objs)
+func newServer(sh *shared, blobDir string, blobCache int64) *server {
+	sh.blobs = newBlobStore(blobDir, sh.objs, blobCache, sh.log)
+	sh.aheadWorker = newAheadWorker(sh.blobs)
 	return &server{shared: sh, mounts: map[string]*mount{}}
 }
 

@@ -2,7 +2,6 @@ package fusefs
 
 import (
 	"encoding/binary"
-	"os"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
@@ -66,7 +65,7 @@ func (w *workspace) unread(ino uint64) bool {
 	return n != nil && n.isDir() && !n.dir.loaded
 }
 
-// remote reports whether the content of ino has to come from git.
+// remote reports whether the content of ino has to come from git or be checked.
 func (w *workspace) remote(ino uint64) bool {
 	w.mu.RLock()
 	n := w.t.nodes[ino]
@@ -76,8 +75,7 @@ func (w *workspace) remote(ino uint64) bool {
 	}
 	id := w.t.oidString(&n.oid)
 	w.mu.RUnlock()
-	_, err := os.Lstat(w.blobs.path(id))
-	return err != nil
+	return !w.blobs.isGood(id)
 }
 
 // elsewhere reports whether ino has content that is not in the top layer: it

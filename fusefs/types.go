@@ -12,10 +12,15 @@ import (
 type Objects interface {
 	// Tree returns the entries of a tree, in any order.
 	Tree(ctx context.Context, id string) ([]TreeEntry, error)
-	// Sizes returns the sizes of blobs in bytes, in the order of ids.
+	// Sizes returns the sizes of blobs in bytes, in the order of ids; -1 for one
+	// that the repository does not have.
 	Sizes(ctx context.Context, ids []string) ([]int64, error)
 	// Blob writes the content of a blob to w and returns its size.
 	Blob(ctx context.Context, id string, w io.Writer) (int64, error)
+	// Blobs reads many blobs with one exchange. For each, in the order of ids, it
+	// calls take with the index, the size and the content, or with why there is
+	// none; an error of take ends it.
+	Blobs(ctx context.Context, ids []string, take func(i int, size int64, content io.Reader, err error) error) error
 }
 
 // A TreeEntry is an entry of a git tree. Mode is git's: 0100644, 0100755,

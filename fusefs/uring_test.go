@@ -198,8 +198,8 @@ func TestUringRefused(t *testing.T) {
 // A file that does not come from git does not keep others waiting that ask
 // from the same processor.
 func TestSlowObjectKeepsNobodyWaiting(t *testing.T) {
-	r := newRig(t, map[string]string{"f": "x", "g": "y", "d/f": "z"})
-	wantFile(t, r.path("g"), "y")
+	r := newRig(t, map[string]string{"f": "x", "e/g": "y", "d/f": "z"})
+	wantFile(t, r.path("e/g"), "y")
 	must(t, os.WriteFile(r.path("new"), []byte("new"), 0o644))
 	for _, pid := range r.gits() {
 		must(t, syscall.Kill(pid, syscall.SIGSTOP))

@@ -29,6 +29,8 @@ type workspace struct {
 	blobs    *blobStore
 	fds      *fdCache
 	log      *log.Logger
+	// aheadWorker fetches what may be read next.
+	aheadWorker *aheadWorker
 
 	// gate is held for reading while bytes of a file change and for writing
 	// by Dirty and Freeze, which must see each change wholly before or after.
@@ -47,6 +49,8 @@ type workspace struct {
 	loadMu sync.Mutex
 	loads  map[uint64]*fetch // guarded by loadMu: directories being read
 
+	ahead aheadState
+
 	syncMu   sync.Mutex
 	unsynced map[uint64]struct{} // guarded by syncMu: inodes written since the last Sync
 
@@ -61,6 +65,8 @@ type shared struct {
 	blobs    *blobStore
 	fds      *fdCache
 	log      *log.Logger
+	// aheadWorker fetches what may be read next.
+	aheadWorker *aheadWorker
 }
 
 // newWorkspace opens the layers of a workspace and reads its root directory.
@@ -81,7 +87,7 @@ func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, 
 	}
 	w := &workspace{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), spec: spec, layerDir: sh.layerDir,
-		objs: sh.objs, blobs: sh.blobs, fds: sh.fds, log: sh.log,
+		objs: sh.objs, blobs: sh.blobs, fds: sh.fds, log: sh.log, aheadWorker: sh.aheadWorker,
 		t: t, layers: layers, barrier: t.seq,
 		loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{}, sealed: make(chan struct{}),
 	}

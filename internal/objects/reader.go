@@ -33,6 +33,10 @@ type Reader struct {
 	size  int
 	done  chan struct{}
 	trees *treeCache
+	// promise is what there is to know of a partial clone. isHere marks the
+	// Reader that never fetches.
+	promise partialOnce
+	isHere  bool
 
 	closing sync.Once
 }
@@ -58,6 +62,10 @@ func NewReader(g *gitcmd.Git, n int) *Reader {
 func (r *Reader) Close() error {
 	r.closing.Do(func() {
 		close(r.done)
+		r.promise.once.Do(func() {}) // nothing is made any more
+		if p := r.promise.p; p != nil {
+			p.here.Close()
+		}
 		for range r.size {
 			if p := <-r.slots; p != nil {
 				p.close()
@@ -109,11 +117,24 @@ func (r *Reader) Blob(ctx context.Context, id string, w io.Writer) (int64, error
 		return 0, fmt.Errorf("invalid object id '%s'", id)
 	}
 	var n int64
-	err := r.do(ctx, "contents", []string{id}, func(p *proc) (err error) {
+	err := r.one(ctx, id, func(p *proc) (err error) {
 		n, err = copyBlob(p, id, w)
 		return err
 	})
 	return n, err
+}
+
+// one reads the answer about one object, which is fetched if a partial clone
+// does not have it.
+func (r *Reader) one(ctx context.Context, id string, read func(*proc) error) error {
+	err := r.here().do(ctx, "contents", []string{id}, read)
+	if errors.Is(err, ErrNotFound) && r.partial() != nil {
+		if err := r.promised(ctx, []string{id}); err != nil {
+			return err
+		}
+		err = r.here().do(ctx, "contents", []string{id}, read)
+	}
+	return err
 }
 
 func copyBlob(p *proc, id string, w io.Writer) (int64, error) {
@@ -164,32 +185,16 @@ func (r *Reader) Size(ctx context.Context, id string) (int64, error) {
 	return sizes[0], nil
 }
 
-// Sizes returns the sizes of many objects, asking for all at once.
+// Sizes returns the sizes of many objects, asking for all at once. The error is
+// ErrNotFound when one of them does not exist.
 func (r *Reader) Sizes(ctx context.Context, ids []string) ([]int64, error) {
-	for _, id := range ids {
-		if !isID(id) {
-			return nil, fmt.Errorf("invalid object id '%s'", id)
-		}
+	sizes, err := r.SizesIf(ctx, ids)
+	if err != nil {
+		return nil, err
 	}
-	sizes := make([]int64, len(ids))
-	for start := 0; start < len(ids); start += pipeline {
-		part := ids[start:min(start+pipeline, len(ids))]
-		err := r.do(ctx, "info", part, func(p *proc) error {
-			var missing error
-			for i, id := range part {
-				in, err := p.answer(id)
-				switch {
-				case errors.Is(err, ErrNotFound):
-					missing = errors.Join(missing, err)
-				case err != nil:
-					return err
-				}
-				sizes[start+i] = in.size
-			}
-			return missing
-		})
-		if err != nil {
-			return nil, err
+	for i, size := range sizes {
+		if size < 0 {
+			return nil, fmt.Errorf("%w: %s", ErrNotFound, ids[i])
 		}
 	}
 	return sizes, nil
@@ -263,7 +268,7 @@ func (r *Reader) object(ctx context.Context, id string, kind Kind, max int64) ([
 		return nil, fmt.Errorf("invalid object id '%s'", id)
 	}
 	var data []byte
-	err := r.do(ctx, "contents", []string{id}, func(p *proc) error {
+	err := r.one(ctx, id, func(p *proc) error {
 		in, err := p.answer(id)
 		if err != nil {
 			return err

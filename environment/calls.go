@@ -114,7 +114,7 @@ func (v *Env) uncommitted(ctx context.Context) (paths, held []string, err error)
 		return nil, nil, err
 	}
 	defer sc.close()
-	set, err := v.changes(ctx, sc, left)
+	set, err := v.changes(ctx, sc, left, nil)
 	if err != nil {
 		return nil, nil, err
 	}

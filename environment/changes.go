@@ -291,13 +291,16 @@ func (c *collector) reconsider(ctx context.Context, head string, again []string)
 		return err
 	}
 	for i, e := range ents {
-		if e.Kind == fusefs.Deleted {
-			continue
-		}
 		dir := parentOf(again[i])
 		he, err := c.reader.Path(ctx, head, again[i])
 		if err != nil && !errors.Is(err, objects.ErrNotFound) {
 			return err
+		}
+		if e.Kind == fusefs.Deleted {
+			if err == nil {
+				c.set.deleted = append(c.set.deleted, again[i])
+			}
+			continue
 		}
 		e.Name = path.Base(again[i])
 		// Marked clean when it was left out, so all that is in it counts.

@@ -28,6 +28,7 @@ type commitRequest struct {
 	output  *recorder     // the exec's output
 	refs    *gitcmd.RefTransaction
 	from    string // the branch before git inside committed; "" when it did not
+	hold    *lateHold
 }
 
 // commitResult says what became of it.
@@ -58,14 +59,18 @@ func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, err
 	}
 	defer sc.close()
 	var warn []string
-	taken, err := v.takeInside(ctx, req.caller)
+	req.hold = &lateHold{v: v}
+	defer req.hold.end()
+	taken, err := v.takeInside(ctx, req.caller, req.hold)
 	if err != nil {
 		// What is in the workspace is committed all the same; git inside keeps
 		// what it has.
 		warn = append(warn, err.Error())
 	}
-	refused := err != nil
-	set, err := v.changes(ctx, sc, left)
+	if taken != nil {
+		req.hold.follow = taken.to
+	}
+	set, err := v.changes(ctx, sc, left, taken.paths())
 	if err != nil {
 		return nil, fmt.Errorf("cannot commit: %w", err)
 	}
@@ -80,10 +85,8 @@ func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, err
 	}
 	res.warnings = append(warn, set.warn...)
 	if res.commit != "" {
-		v.updateIndexes(ctx, res.parent, res.commit)
-	}
-	if res.commit != "" && !refused {
-		v.updateInside(ctx)
+		v.follow(res.tip)
+		req.hold.follow = ""
 	}
 	return res, v.settle(ctx, set, left, res.tip)
 }
@@ -107,12 +110,16 @@ func (v *Env) nothingChanged(ctx context.Context, left skipped) (bool, error) {
 	}
 	defer root.Close()
 	tip, err := v.e.store.Tip(ctx, v.st.Name)
-	return insideTip(root, v.st.Branch()) == tip, err
+	if err != nil {
+		return false, err
+	}
+	inside := insideTip(root, v.st.Branch())
+	return inside == tip || inside != "" && inside == v.standing(tip).Inside, nil
 }
 
 // changes finds what is to be committed, looking again at what was left out when
 // the rules for it change with this very commit.
-func (v *Env) changes(ctx context.Context, sc *scratch, left skipped) (*changeSet, error) {
+func (v *Env) changes(ctx context.Context, sc *scratch, left skipped, again []string) (*changeSet, error) {
 	tip, err := v.e.store.Tip(ctx, v.st.Name)
 	if err != nil {
 		return nil, err
@@ -133,11 +140,12 @@ func (v *Env) changes(ctx context.Context, sc *scratch, left skipped) (*changeSe
 		col := &collector{view: v, scratch: sc, reader: v.e.store.Reader, maxSize: settings.MaxFileSize, cone: cone}
 		return col.collect(ctx, c.Tree, again)
 	}
-	set, err := collect(plainPaths(left.Held))
+	again = append(again, plainPaths(left.Held)...)
+	set, err := collect(again)
 	if err != nil || !set.rulesChanged() || len(left.Ignored) == 0 {
 		return set, err
 	}
-	return collect(append(plainPaths(left.Held), plainPaths(left.Ignored)...))
+	return collect(append(again, plainPaths(left.Ignored)...))
 }
 
 // settings are read when they are needed: they are cheap beside a commit, and a
@@ -326,6 +334,9 @@ func (v *Env) transact(ctx context.Context, req commitRequest, edits []objects.E
 		}
 		if err := v.e.writer.Sync(); err != nil {
 			return nil, err
+		}
+		if res.commit != "" {
+			req.hold.begin(ctx)
 		}
 		if req.refs != nil {
 			err = req.refs.Run(ctx, ups...)

@@ -19,8 +19,10 @@ import (
 
 // Env is one environment in an Engine.
 type Env struct {
-	e    *Engine
-	name string
+	e     *Engine
+	name  string
+	fixed State // what of st never changes: ID, Name, Worktree, Tree, Paths
+	catch catchUp
 
 	// mu is held while the environment is mounted, started, committed, forked or
 	// deleted; never while an exec runs.
@@ -54,7 +56,7 @@ type running struct {
 }
 
 func newEnv(e *Engine, st *State) *Env {
-	v := &Env{e: e, name: st.Name, st: st}
+	v := &Env{e: e, name: st.Name, st: st, fixed: State{ID: st.ID, Name: st.Name, Worktree: st.Worktree, Tree: st.Tree, Paths: st.Paths}}
 	v.usage.execs = map[string]*running{}
 	v.usage.last = time.Now()
 	v.usage.done = sync.NewCond(&v.usage.Mutex)
@@ -167,11 +169,14 @@ func (v *Env) mount(ctx context.Context) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return Errorf(ExitFailed, "cannot make the workspace's directory: %w", err)
 	}
+	v.stopFollowing()
 	discard(v.indexPath() + ".lock") // of a git that was killed: nobody works in what is not mounted
+	tip, err := v.e.store.Tip(ctx, v.st.Name)
+	held := err == nil && v.behind(tip)
 	err = fc.Mount(ctx, fusefs.MountSpec{
 		ID: v.st.ID, Dir: dir, Tree: v.st.Tree, Time: v.st.LowerTime,
 		Layers: v.st.Layers, DotGit: v.e.store.dotGit(v.st), Paths: v.st.Paths,
-		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
+		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Held: held,
 	})
 	if err != nil {
 		_ = os.Remove(dir)
@@ -179,6 +184,10 @@ func (v *Env) mount(ctx context.Context) error {
 	}
 	v.files = fc
 	v.setMounted(true)
+	v.mountedHeld(fc, held)
+	if held {
+		v.follow(tip)
+	}
 	took.lap("mount")
 	v.e.log.Info("mounted", append([]any{"env", v.st.Name}, took.parts...)...)
 	v.e.store.noteTop(v.st)
@@ -435,6 +444,7 @@ func (v *Env) stopContainer(ctx context.Context) error {
 // suspend stops the container and takes the workspace down, after committing
 // nothing: what is uncommitted is in the layers. v.mu is held.
 func (v *Env) suspend(ctx context.Context, force bool) error {
+	v.stopFollowing()
 	if err := v.stopContainer(ctx); err != nil {
 		return fmt.Errorf("environment '%s': %w", v.st.Name, err)
 	}

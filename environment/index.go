@@ -32,7 +32,7 @@ import (
 
 // indexPath is the host's index of the environment's worktree.
 func (v *Env) indexPath() string {
-	return filepath.Join(v.e.store.worktreeDir(v.st.Worktree), "index")
+	return filepath.Join(v.e.store.worktreeDir(v.fixed.Worktree), "index")
 }
 
 // cachedIndex is the index of what an environment started from, shared by all
@@ -50,9 +50,21 @@ func (v *Env) ensureIndex(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	v.catch.work.Lock()
+	defer v.catch.work.Unlock()
+	v.standing(tip)
+	if err := v.makeIndex(ctx, tip); err != nil {
+		return err
+	}
+	v.stands(func(s *standing) { s.Host = tip })
+	return nil
+}
+
+// makeIndex writes the host's index of a commit.
+func (v *Env) makeIndex(ctx context.Context, tip string) error {
 	if c, err := v.cone(ctx); err != nil || c != nil {
 		if err == nil {
-			err = v.sparseIndex(ctx, c, tip)
+			err = v.sparseIndex(ctx, tip)
 		}
 		return err
 	}
@@ -202,77 +214,6 @@ func dirIno(known map[string]uint64, dir string) uint64 {
 	ino := fusefs.LowerIno(dirIno(known, parentOf(dir)), path.Base(dir))
 	known[dir] = ino
 	return ino
-}
-
-// updateIndexes brings the host's index up to the commit that was just made on
-// parent. It only saves git work: a failure is logged, and mended by building
-// the index anew.
-func (v *Env) updateIndexes(ctx context.Context, parent, commit string) {
-	if _, err := os.Lstat(v.indexPath()); err != nil {
-		return // not made yet
-	}
-	v.awaitIndex(ctx)
-	if err := v.advanceIndex(ctx, parent, commit); err != nil {
-		v.e.log.Warn("cannot update the index", "env", v.st.Name, "err", err)
-		discard(v.indexPath())
-		if err := v.ensureIndex(ctx); err != nil {
-			v.e.log.Warn("cannot rebuild the index", "env", v.st.Name, "err", err)
-		}
-	}
-}
-
-// awaitIndex waits a little for a git on the host that is writing the index.
-func (v *Env) awaitIndex(ctx context.Context) {
-	const tries, pause = 20, 50 * time.Millisecond
-	for range tries {
-		if _, err := os.Lstat(v.indexPath() + ".lock"); err != nil {
-			return
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// updateInside brings git inside up to the branch.
-func (v *Env) updateInside(ctx context.Context) {
-	if err := v.refreshInside(ctx); err != nil {
-		v.e.log.Warn("cannot update git inside", "env", v.st.Name, "err", err)
-	}
-}
-
-// advanceIndex applies the difference of two commits to the host's index.
-func (v *Env) advanceIndex(ctx context.Context, parent, commit string) error {
-	raw, err := v.e.store.Git.Output(ctx, nil, "diff-tree", "-r", "-z", "--no-renames", "--raw", "--no-abbrev", parent, commit)
-	if err != nil {
-		return err
-	}
-	cone, err := v.cone(ctx)
-	if err != nil {
-		return err
-	}
-	var in bytes.Buffer
-	var hidden []string
-	fields := strings.Split(strings.TrimSuffix(string(raw), "\x00"), "\x00")
-	for i := 0; i+1 < len(fields); i += 2 {
-		f := strings.Fields(strings.TrimPrefix(fields[i], ":")) // old mode, new mode, old id, new id, status
-		if len(f) != 5 {
-			return fmt.Errorf("git diff-tree: bad line %q", fields[i])
-		}
-		mode := f[1]
-		if f[4] == "D" {
-			mode = "0"
-		} else if cone.Hides(fields[i+1]) {
-			hidden = append(hidden, fields[i+1])
-		}
-		fmt.Fprintf(&in, "%s %s\t%s\x00", mode, f[3], fields[i+1])
-	}
-	if _, err = v.gitIndex().Output(ctx, &in, "update-index", "--add", "--remove", "--replace", "-z", "--index-info"); err != nil {
-		return err
-	}
-	return v.skipWorktree(ctx, v.gitIndex(), hidden)
 }
 
 // gitIndex runs git on the index of the environment's worktree, without a work

@@ -117,7 +117,11 @@ func (v *Env) prepareInside(ctx context.Context, stores int) error {
 			return err
 		}
 	}
-	return v.refreshRoot(ctx, root)
+	tip, err := v.e.store.Tip(ctx, v.st.Name)
+	if err != nil {
+		return err
+	}
+	return v.bringRoot(ctx, root, tip)
 }
 
 // firstInside writes config, HEAD and the host's other refs as they are now.
@@ -159,51 +163,6 @@ func (v *Env) firstInside(ctx context.Context, root *os.Root) error {
 
 func quoteConfig(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(s) + `"`
-}
-
-// refreshInside brings the branch and the index inside up to the host's.
-func (v *Env) refreshInside(ctx context.Context) error {
-	root, err := os.OpenRoot(filepath.Join(v.dir(), "git"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // no container yet
-	}
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	return v.refreshRoot(ctx, root)
-}
-
-func (v *Env) refreshRoot(ctx context.Context, root *os.Root) error {
-	tip, err := v.e.store.Tip(ctx, v.st.Name)
-	if err != nil {
-		return err
-	}
-	if rebasing(root) {
-		return nil // it moves the branch at its end, from where it found it
-	}
-	if inside := insideTip(root, v.st.Branch()); inside != "" && inside != tip {
-		if behind, err := v.e.isMerged(ctx, inside, tip, ""); err != nil || !behind {
-			return nil // commits that are not taken over yet; the next commit does
-		}
-	}
-	if err := root.MkdirAll(filepath.Dir(v.st.Branch()), 0o755); err != nil {
-		return err
-	}
-	if err := rootWrite(root, v.st.Branch(), []byte(tip+"\n")); err != nil {
-		return err
-	}
-	if midOperation(root) {
-		return nil // its index has what a merge or rebase needs
-	}
-	if err := v.ensureIndex(ctx); err != nil {
-		return err
-	}
-	data, err := os.ReadFile(v.indexPath())
-	if err != nil {
-		return err
-	}
-	return rootWrite(root, "index", data)
 }
 
 // midOperation says whether git inside is in the middle of something that lives

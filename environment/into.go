@@ -98,6 +98,9 @@ func (v *Env) mergeCommit(ctx context.Context, p api.Merge, ours, theirs string)
 // refuses before it changes anything when a file is in the way. Should the
 // daemon die in between, the workspace holds the result as uncommitted work.
 func (v *Env) advance(ctx context.Context, p api.Merge, from, to string) error {
+	if err := v.awaitIndexes(ctx); err != nil {
+		return err
+	}
 	if err := v.ensureIndex(ctx); err != nil {
 		return err
 	}
@@ -125,11 +128,14 @@ func (v *Env) advance(ctx context.Context, p api.Merge, from, to string) error {
 		return Errorf(ExitConflict, "the workspace of '%s' is in the way of the merge: %w", p.Into, err).
 			WithHint("nothing was changed; move the file away inside '%s'", p.Into)
 	}
+	v.stands(func(s *standing) { s.Host = to })
+	defer v.hold(ctx)()
 	err = v.e.store.Git.UpdateRefs(ctx, "git env: merge "+p.From, gitcmd.RefUpdate{Ref: v.st.Branch(), New: to, Old: from})
 	if err != nil {
+		v.follow(from) // the index is ahead
 		return err
 	}
-	v.updateInside(ctx)
+	v.follow(to)
 	_, err = v.commit(ctx, commitRequest{caller: p.Caller, message: "Merge environment '" + p.From + "'"})
 	return err
 }

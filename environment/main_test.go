@@ -206,6 +206,16 @@ func (r *rig) commit(v *Env) *commitResult {
 	return res
 }
 
+// settled waits until the indexes have followed the branch.
+func (r *rig) settled(v *Env) {
+	r.t.Helper()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err := v.awaitIndexes(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 func (r *rig) delete(name string, force bool) (*api.Deleted, error) {
 	return r.e.Delete(r.t.Context(), api.Delete{Env: name, Force: force, Into: git(r.t, r.repo, "rev-parse", "HEAD")})
 }

@@ -176,7 +176,7 @@ func (v *Env) writeSparse(ctx context.Context) error {
 // sparseIndex makes the host's index of a sparse environment. It is in place only
 // when all that is hidden is marked: without the marks it says that somebody
 // deleted it.
-func (v *Env) sparseIndex(ctx context.Context, c *fusefs.Cone, tip string) error {
+func (v *Env) sparseIndex(ctx context.Context, tip string) error {
 	tmp := v.indexPath() + ".sparse"
 	discard(tmp)
 	defer discard(tmp)
@@ -193,17 +193,7 @@ func (v *Env) sparseIndex(ctx context.Context, c *fusefs.Cone, tip string) error
 			return err
 		}
 	}
-	list, err := g.Output(ctx, nil, "ls-files", "-z")
-	if err != nil {
-		return err
-	}
-	var hidden []string
-	for p := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
-		if c.Hides(p) {
-			hidden = append(hidden, p)
-		}
-	}
-	if err := v.skipWorktree(ctx, g, hidden); err != nil {
+	if err := v.markAll(ctx, g); err != nil {
 		return err
 	}
 	return os.Rename(tmp, v.indexPath())

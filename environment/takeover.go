@@ -32,7 +32,12 @@ const (
 )
 
 // takenOver is what a takeover did to the branch.
-type takenOver struct{ from, to string }
+type takenOver struct {
+	from, to string
+	// unseen are paths that were committed before without git inside knowing, so
+	// that what it committed has them as they were.
+	unseen []string
+}
 
 // before is the branch's tip before the takeover, "" when there was none.
 func (t *takenOver) before() string {
@@ -42,10 +47,18 @@ func (t *takenOver) before() string {
 	return t.from
 }
 
+// paths are those to look at again.
+func (t *takenOver) paths() []string {
+	if t == nil {
+		return nil
+	}
+	return t.unseen
+}
+
 // takeInside moves the branch to what git inside committed. nil means that
 // nothing was committed there. A history that was rewritten inside is joined to
 // the old one with a merge, so that both stay. v.mu is held.
-func (v *Env) takeInside(ctx context.Context, caller api.Caller) (*takenOver, error) {
+func (v *Env) takeInside(ctx context.Context, caller api.Caller, hold *lateHold) (*takenOver, error) {
 	root, err := os.OpenRoot(filepath.Join(v.dir(), "git"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -58,6 +71,10 @@ func (v *Env) takeInside(ctx context.Context, caller api.Caller) (*takenOver, er
 	tip, err := v.e.store.Tip(ctx, v.st.Name)
 	if err != nil || inside == "" || inside == tip {
 		return nil, err
+	}
+	seen := v.standing(tip).Inside
+	if inside == seen {
+		return nil, nil // it is to be brought up
 	}
 	if known, err := v.e.isMerged(ctx, inside, tip, ""); err == nil && known {
 		return nil, nil // behind: the host moved the branch
@@ -73,11 +90,23 @@ func (v *Env) takeInside(ctx context.Context, caller api.Caller) (*takenOver, er
 			return nil, err
 		}
 	}
+	taken := &takenOver{from: tip, to: to}
+	if seen != "" && seen != tip {
+		edits, err := v.e.indexEdits(ctx, seen, tip)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range edits {
+			taken.unseen = append(taken.unseen, e.Path)
+		}
+	}
+	hold.begin(ctx)
 	err = v.e.store.Git.UpdateRefs(ctx, "git env: committed inside", gitcmd.RefUpdate{Ref: v.st.Branch(), New: to, Old: tip})
 	if err != nil {
 		return nil, err
 	}
-	return &takenOver{from: tip, to: to}, nil
+	v.stands(func(s *standing) { s.Inside = inside })
+	return taken, nil
 }
 
 // joinRewritten makes a commit with the content of rewritten and both histories.

@@ -27,6 +27,14 @@ func newInside(t *testing.T) *inside {
 	return in
 }
 
+// commit waits for what follows it: with GIT_DIR set, git does not look for .git.
+func (in *inside) commit(v *Env) *commitResult {
+	in.t.Helper()
+	res := in.rig.commit(v)
+	in.settled(v)
+	return res
+}
+
 func (in *inside) prepare() {
 	in.t.Helper()
 	in.v.mu.Lock()

@@ -65,3 +65,11 @@ func (c *Client) Notices(ctx context.Context, id string) (Notices, error) {
 	resp, err := c.call(ctx, &request{Op: opNotices, Mount: id}, nil)
 	return resp.Notices, err
 }
+
+// Hold keeps whoever looks up the file .git of a mount waiting, or lets them go on.
+// It is for the time in which the git directory that the file names is behind the
+// workspace, and ends by itself after some seconds. Nothing else waits.
+func (c *Client) Hold(ctx context.Context, id string, on bool) error {
+	_, err := c.call(ctx, &request{Op: opHold, Mount: id, Held: on}, nil)
+	return err
+}

@@ -30,6 +30,7 @@ const (
 	opStack
 	opQuit
 	opNotices
+	opHold
 )
 
 type request struct {
@@ -42,6 +43,7 @@ type request struct {
 	Seq    uint64
 	Commit string
 	NewTop string
+	Held   bool // hold: from now on, or no longer
 }
 
 type response struct {

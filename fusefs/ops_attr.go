@@ -92,7 +92,7 @@ func (w *workspace) dotGitAttr(a *fuse.Attr) {
 func (w *workspace) dotGitEntry(out *fuse.EntryOut) {
 	w.dotGitAttr(&out.Attr)
 	out.NodeId, out.Generation = dotGitIno, 1
-	out.SetEntryTimeout(forever)
+	out.SetEntryTimeout(0) // asked for each time, see hold.go
 	out.SetAttrTimeout(forever)
 }
 

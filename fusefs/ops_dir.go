@@ -6,11 +6,12 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-func (w *workspace) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+func (w *workspace) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	if len(name) > maxName {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
 	if w.isDotGit(h.NodeId, name) {
+		w.awaitRelease(cancel)
 		w.dotGitEntry(out)
 		return fuse.OK
 	}

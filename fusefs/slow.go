@@ -42,7 +42,9 @@ func (w *workspace) slow(h *fuse.InHeader, arg []byte) bool {
 		return true
 	case opcodeGetattr:
 		return w.uncounted(h.NodeId)
-	case opcodeLookup, opcodeSymlink, opcodeMknod, opcodeMkdir, opcodeUnlink, opcodeRmdir, opcodeLink,
+	case opcodeLookup:
+		return w.unread(h.NodeId) || h.NodeId == rootIno && w.held()
+	case opcodeSymlink, opcodeMknod, opcodeMkdir, opcodeUnlink, opcodeRmdir, opcodeLink,
 		opcodeReaddir, opcodeReaddirplus, opcodeTmpfile:
 		return w.unread(h.NodeId)
 	case opcodeRename, opcodeRename2:

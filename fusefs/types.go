@@ -48,6 +48,8 @@ type MountSpec struct {
 	// to the mount and not to the tree: it cannot be changed or removed from
 	// inside and is never reported as dirty. "" for no such file.
 	DotGit string
+	// Held starts the mount with Hold on.
+	Held bool
 	// UID and GID own everything in the tree.
 	UID, GID uint32
 	// Paths are what is shown of the tree, from its root, each with all that is

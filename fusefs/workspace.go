@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -54,6 +55,8 @@ type workspace struct {
 	syncMu   sync.Mutex
 	unsynced map[uint64]struct{} // guarded by syncMu: inodes written since the last Sync
 
+	holding atomic.Pointer[holding] // nil while the file .git is to be had
+
 	freezeMu sync.Mutex    // one freeze at a time; before gate
 	sealed   chan struct{} // guarded by mu: closed when the layers under the top are durable
 }
@@ -92,6 +95,7 @@ func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, 
 		loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{}, sealed: make(chan struct{}),
 	}
 	close(w.sealed)
+	w.hold(spec.Held)
 	if !spec.ReadOnly {
 		t.layer = int16(len(layers) - 1)
 		w.sweep()

@@ -59,6 +59,7 @@ func (t *tree) applyKind(r *layer.Record) error {
 		n.flags &^= mtimeSet
 		t.dirtyContent(n)
 	case layer.KindDirty:
+		n.flags &^= mtimeSet
 		t.dirtyContent(n)
 	default:
 		return fmt.Errorf("record of unknown kind %d", r.Kind)
@@ -215,9 +216,9 @@ func (t *tree) applySetattr(n *node, r *layer.Record) {
 	if r.Mask&layer.SetAtime != 0 {
 		n.atime = r.Atime
 	}
-	// The time of a data file in the top layer is set on the file itself,
-	// since later writes change it there without a record.
-	if r.Mask&layer.SetMtime != 0 && n.data != t.layer {
+	// It holds until a record says that the content changes again. Without
+	// MtimeHeld the time of a data file was set on the file itself.
+	if r.Mask&layer.SetMtime != 0 && (r.Mask&layer.MtimeHeld != 0 || n.data != t.layer) {
 		n.mtime = r.Mtime
 		n.flags |= mtimeSet
 	}

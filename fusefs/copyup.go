@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -50,24 +51,27 @@ func (w *workspace) tryModify(ino uint64, kill bool, fn func(*fdRef) error) (boo
 		w.mu.RUnlock()
 		return false, fuse.EBADF
 	}
-	ready := n.data == w.t.layer && w.said(n) && !w.lends(n, kill)
+	ready := w.hasData(n) && w.said(n) && !w.lends(n, kill)
 	w.mu.RUnlock()
 	if !ready {
 		return false, fuse.OK
 	}
-	r, st := w.backing(ino)
+	r, st := w.writable(ino)
 	if !st.Ok() {
 		return false, st
-	}
-	if r == nil {
-		return false, fuse.EIO
 	}
 	defer w.fds.release(r)
 	return true, status(fn(r))
 }
 
-// said reports whether the log says that the bytes of n change. mu is held.
-func (w *workspace) said(n *node) bool { return n.nlink == 0 || n.dirtySeq > w.barrier }
+// hasData reports whether n has a data file in the top layer. mu is held.
+func (w *workspace) hasData(n *node) bool { return n.data == w.t.layer && n.flags&unwritten == 0 }
+
+// said reports whether the log says that the bytes of n change, and so does
+// its time. mu is held.
+func (w *workspace) said(n *node) bool {
+	return (n.nlink == 0 || n.dirtySeq > w.barrier) && n.flags&mtimeSet == 0
+}
 
 // lends reports whether n has bits of privilege that a change must clear.
 func (w *workspace) lends(n *node, kill bool) bool {
@@ -80,12 +84,12 @@ func (w *workspace) prepare(ino uint64, keep int64, kill bool) fuse.Status {
 	sh.Lock()
 	defer sh.Unlock()
 	w.mu.RLock()
-	n, top := w.t.nodes[ino], w.t.layer
+	n := w.t.nodes[ino]
 	if n == nil {
 		w.mu.RUnlock()
 		return fuse.EBADF
 	}
-	up := n.data == top
+	up := w.hasData(n)
 	w.mu.RUnlock()
 	if !up {
 		if st := w.copyUp(n, keep); !st.Ok() {
@@ -95,7 +99,7 @@ func (w *workspace) prepare(ino uint64, keep int64, kill bool) fuse.Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var recs []layer.Record
-	if n.data == w.t.layer && !w.said(n) {
+	if w.hasData(n) && !w.said(n) {
 		recs = append(recs, layer.Record{Kind: layer.KindDirty, Time: now(), Ino: ino})
 	}
 	if n.flags&hasCap != 0 {
@@ -124,31 +128,33 @@ func (w *workspace) copyUp(n *node, keep int64) fuse.Status {
 		defer w.fds.release(src)
 	}
 	w.mu.RLock()
-	top, index := w.top(), w.t.layer
+	index, path := w.t.layer, w.top().DataPath(n.ino)
+	fresh := n.flags&unwritten != 0
 	var attr fuse.Attr
 	st = w.attr(n, &attr)
 	w.mu.RUnlock()
 	if !st.Ok() {
 		return st
 	}
-	f, err := top.CreateData(n.ino)
-	if err == nil {
-		err = fill(f, src, min(keep, int64(attr.Size)))
+	f, err := createData(path, unix.O_TRUNC)
+	if err != nil {
+		return status(err)
 	}
-	if err == nil {
-		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: int64(attr.Mtime), Nsec: int64(attr.Mtimensec)}}
-		err = unix.UtimesNanoAt(unix.AT_FDCWD, f.Name(), ts, 0)
+	// A new file gets its time from what is about to be written. It is not cut
+	// to its size either: ext4 takes that for a file being replaced, and writes
+	// it to the disk as soon as it is closed.
+	if !fresh {
+		if err = fill(f, src, min(keep, int64(attr.Size))); err == nil {
+			err = f.setMtime(int64(attr.Mtime), int64(attr.Mtimensec))
+		}
 	}
 	st = status(err)
 	if st.Ok() {
 		st = w.cameUp(n, index)
 	}
-	if f == nil {
-		return st
-	}
 	if !st.Ok() || !w.isUp(n, index) {
-		f.Close()
-		os.Remove(f.Name())
+		f.close()
+		os.Remove(path)
 		return st
 	}
 	w.fds.release(w.fds.put(fdKey{w, n.ino, index}, f))
@@ -158,7 +164,21 @@ func (w *workspace) copyUp(n *node, keep int64) fuse.Status {
 func (w *workspace) isUp(n *node, index int16) bool {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return n.data == index
+	return n.data == index && n.flags&unwritten == 0
+}
+
+// createData opens a data file for reading and writing, made when it is not
+// there.
+func createData(path string, flags int) (backingFile, error) {
+	flags |= unix.O_RDWR | unix.O_CREAT
+	f, err := openBacking(path, flags, 0o600)
+	if errors.Is(err, unix.ENOENT) {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return f, err
+		}
+		f, err = openBacking(path, flags, 0o600)
+	}
+	return f, err
 }
 
 // cameUp records that the bytes of n are in layer index, unless that is not
@@ -169,9 +189,15 @@ func (w *workspace) cameUp(n *node, index int16) fuse.Status {
 	if w.t.layer != index {
 		return fuse.OK // frozen meanwhile: the caller tries again
 	}
+	if n.data == index { // it was unwritten, and the log knows the file already
+		n.flags &^= unwritten
+		w.wrote(n.ino)
+		return fuse.OK
+	}
 	old := n.data
 	st := w.change(n, layer.Record{Kind: layer.KindDataUp, Time: now(), Ino: n.ino})
 	if st.Ok() {
+		n.flags &^= unwritten
 		w.fds.drop(fdKey{w, n.ino, old})
 		w.wrote(n.ino)
 	}
@@ -186,14 +212,20 @@ func (w *workspace) wrote(ino uint64) {
 
 // fill makes dst a copy of the first size bytes of src: by sharing blocks
 // where the file system can, else extent by extent, so that holes stay holes.
-func fill(dst *os.File, src *fdRef, size int64) error {
-	if src == nil || size == 0 {
-		return dst.Truncate(size)
+func fill(dst backingFile, src *fdRef, size int64) error {
+	if size == 0 {
+		return nil
 	}
-	if err := unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())); err == nil {
-		return dst.Truncate(size)
+	if src == nil {
+		return dst.truncate(size)
 	}
-	if err := dst.Truncate(size); err != nil {
+	if size <= smallCopy {
+		return copySmall(dst, src, size)
+	}
+	if err := unix.IoctlFileClone(dst.fd, src.fd); err == nil {
+		return dst.truncate(size)
+	}
+	if err := dst.truncate(size); err != nil {
 		return err
 	}
 	for off := int64(0); off < size; {
@@ -209,26 +241,42 @@ func fill(dst *os.File, src *fdRef, size int64) error {
 	return nil
 }
 
+// smallCopy is up to how many bytes reading and writing is faster than asking
+// the file system for more.
+const smallCopy = 16 << 10
+
+func copySmall(dst backingFile, src *fdRef, size int64) error {
+	var buf [smallCopy]byte
+	if _, err := src.ReadAt(buf[:size], 0); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	}
+	_, err := dst.WriteAt(buf[:size], 0)
+	return err
+}
+
 // extent returns the next range of data at or after off, within size.
 func extent(f *fdRef, off, size int64) (start, end int64, err error) {
-	start, err = unix.Seek(int(f.Fd()), off, unix.SEEK_DATA)
+	start, err = unix.Seek(f.fd, off, unix.SEEK_DATA)
 	if errors.Is(err, unix.ENXIO) {
 		return size, size, nil
 	}
 	if err != nil {
 		return off, size, nil // not a file system that knows holes
 	}
-	end, err = unix.Seek(int(f.Fd()), start, unix.SEEK_HOLE)
+	end, err = unix.Seek(f.fd, start, unix.SEEK_HOLE)
 	if err != nil {
 		return 0, 0, err
 	}
 	return min(start, size), min(end, size), nil
 }
 
-func copyRange(dst *os.File, src *fdRef, off, end int64) error {
+func copyRange(dst backingFile, src *fdRef, off, end int64) error {
 	for off < end {
 		from, to := off, off
-		n, err := unix.CopyFileRange(int(src.Fd()), &from, int(dst.Fd()), &to, int(end-off), 0)
+		n, err := unix.CopyFileRange(src.fd, &from, dst.fd, &to, int(end-off), 0)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP):

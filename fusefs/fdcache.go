@@ -1,10 +1,106 @@
 package fusefs
 
 import (
-	"container/list"
+	"errors"
+	"io"
 	"os"
 	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
+
+// backingFile is an open file with the bytes of a node. It is a bare
+// descriptor: what package os does beyond the system call, for files that
+// might be polled, costs more than the call.
+type backingFile struct {
+	fd   int
+	file *os.File // owner of fd; nil when that is us
+}
+
+// openBacking opens the file at path.
+func openBacking(path string, flags int, perm uint32) (backingFile, error) {
+	for {
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW, perm)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return backingFile{}, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		return backingFile{fd: fd}, nil
+	}
+}
+
+func (b backingFile) close() {
+	if b.file != nil {
+		b.file.Close()
+		return
+	}
+	unix.Close(b.fd)
+}
+
+// ReadAt implements io.ReaderAt.
+func (b backingFile) ReadAt(p []byte, off int64) (int, error) {
+	done := 0
+	for done < len(p) {
+		n, err := unix.Pread(b.fd, p[done:], off+int64(done))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return done, os.NewSyscallError("pread", err)
+		case n == 0:
+			return done, io.EOF
+		default:
+			done += n
+		}
+	}
+	return done, nil
+}
+
+// WriteAt implements io.WriterAt.
+func (b backingFile) WriteAt(p []byte, off int64) (int, error) {
+	done := 0
+	for done < len(p) {
+		n, err := unix.Pwrite(b.fd, p[done:], off+int64(done))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return done, os.NewSyscallError("pwrite", err)
+		case n == 0:
+			return done, io.ErrShortWrite
+		default:
+			done += n
+		}
+	}
+	return done, nil
+}
+
+func (b backingFile) truncate(size int64) error {
+	return os.NewSyscallError("ftruncate", retry(func() error { return unix.Ftruncate(b.fd, size) }))
+}
+
+// setMtime sets the modification time.
+func (b backingFile) setMtime(sec, nsec int64) error {
+	ts := [2]unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: sec, Nsec: nsec}}
+	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(b.fd), 0, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
+	if errno != 0 {
+		return os.NewSyscallError("utimensat", errno)
+	}
+	return nil
+}
+
+func (b backingFile) sync() error {
+	return os.NewSyscallError("fsync", retry(func() error { return unix.Fsync(b.fd) }))
+}
+
+func retry(fn func() error) error {
+	for {
+		if err := fn(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
 
 // fdCache keeps backing files open, since the kernel never tells us about
 // open and close. It holds at most max files that nobody is using.
@@ -13,7 +109,8 @@ type fdCache struct {
 
 	mu   sync.Mutex
 	refs map[fdKey]*fdRef // guarded by mu, as is everything in them
-	lru  *list.List       // of *fdRef without users, oldest first
+	idle fdRef            // head of the ring of those without users, oldest next
+	n    int              // how many are in the ring
 }
 
 // fdKey names a backing file: of an inode, in a layer or (noData) its blob.
@@ -25,30 +122,21 @@ type fdKey struct {
 
 // fdRef is an open backing file that stays open until released.
 type fdRef struct {
-	*os.File
-	key   fdKey
-	users int
-	gone  bool // dropped while in use
-	elem  *list.Element
+	backingFile
+	key        fdKey
+	users      int
+	gone       bool // dropped while in use
+	prev, next *fdRef
 }
 
 func newFdCache(max int) *fdCache {
-	return &fdCache{max: max, refs: map[fdKey]*fdRef{}, lru: list.New()}
+	c := &fdCache{max: max, refs: map[fdKey]*fdRef{}}
+	c.idle.prev, c.idle.next = &c.idle, &c.idle
+	return c
 }
 
-// get returns the open file for key, opening it when it is not there.
-func (c *fdCache) get(key fdKey, open func() (*os.File, error)) (*fdRef, error) {
-	if r := c.lookup(key); r != nil {
-		return r, nil
-	}
-	f, err := open()
-	if err != nil {
-		return nil, err
-	}
-	return c.put(key, f), nil
-}
-
-func (c *fdCache) lookup(key fdKey) *fdRef {
+// get returns the open file for key and counts one more user, or nil.
+func (c *fdCache) get(key fdKey) *fdRef {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.refs[key]
@@ -60,63 +148,81 @@ func (c *fdCache) lookup(key fdKey) *fdRef {
 
 func (c *fdCache) use(r *fdRef) {
 	r.users++
-	if r.elem != nil {
-		c.lru.Remove(r.elem)
-		r.elem = nil
+	c.unlink(r)
+}
+
+// unlink takes r out of the ring, if it is there.
+func (c *fdCache) unlink(r *fdRef) {
+	if r.next == nil {
+		return
 	}
+	r.prev.next, r.next.prev = r.next, r.prev
+	r.prev, r.next = nil, nil
+	c.n--
 }
 
 // put adds an open file, unless another one was faster, and returns the one
 // to use.
-func (c *fdCache) put(key fdKey, f *os.File) *fdRef {
+func (c *fdCache) put(key fdKey, f backingFile) *fdRef {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.refs[key]; r != nil {
-		f.Close()
+		f.close()
 		c.use(r)
 		return r
 	}
-	r := &fdRef{File: f, key: key, users: 1}
+	r := &fdRef{backingFile: f, key: key, users: 1}
 	c.refs[key] = r
 	return r
 }
 
 // release ends the use of a file that get or put returned.
 func (c *fdCache) release(r *fdRef) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r.users--
-	if r.users > 0 {
-		return
-	}
-	if r.gone {
-		r.File.Close()
-		return
-	}
-	r.elem = c.lru.PushBack(r)
-	if c.lru.Len() > c.max {
-		c.evict(c.lru.Front().Value.(*fdRef))
+	if f, last := c.leave(r); last {
+		f.close() // not with the lock: it may write
 	}
 }
 
-// evict takes r out of the cache and closes it as soon as it has no user.
-func (c *fdCache) evict(r *fdRef) {
-	delete(c.refs, r.key)
-	if r.elem != nil {
-		c.lru.Remove(r.elem)
-		r.elem = nil
-		r.File.Close()
-		return
+// leave is release but for closing what has to be closed.
+func (c *fdCache) leave(r *fdRef) (backingFile, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r.users--
+	switch {
+	case r.users > 0:
+		return backingFile{}, false
+	case r.gone:
+		return r.backingFile, true
 	}
+	last := c.idle.prev
+	r.prev, r.next = last, &c.idle
+	last.next, c.idle.prev = r, r
+	c.n++
+	if c.n <= c.max {
+		return backingFile{}, false
+	}
+	old := c.idle.next
+	c.evict(old)
+	return old.backingFile, true
+}
+
+// evict takes r out of the cache and reports whether the caller may close it
+// now; else its last user does.
+func (c *fdCache) evict(r *fdRef) bool {
+	delete(c.refs, r.key)
+	c.unlink(r)
 	r.gone = true
+	return r.users == 0
 }
 
 // drop closes the file for key.
 func (c *fdCache) drop(key fdKey) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r := c.refs[key]; r != nil {
-		c.evict(r)
+	r := c.refs[key]
+	idle := r != nil && c.evict(r)
+	c.mu.Unlock()
+	if idle {
+		r.close()
 	}
 }
 
@@ -125,8 +231,8 @@ func (c *fdCache) dropAll(w *workspace) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, r := range c.refs {
-		if key.w == w {
-			c.evict(r)
+		if key.w == w && c.evict(r) {
+			r.close()
 		}
 	}
 }

@@ -211,7 +211,7 @@ func linkData(w *layer.Writer, from *layer.Layer, ino uint64) error {
 		return err
 	}
 	defer dst.Close()
-	if err := fill(dst, &fdRef{File: src}, st.Size()); err != nil {
+	if err := fill(backingFile{fd: int(dst.Fd())}, &fdRef{backingFile: backingFile{fd: int(src.Fd())}}, st.Size()); err != nil {
 		return err
 	}
 	if err := os.Chtimes(dst.Name(), st.ModTime(), st.ModTime()); err != nil {

@@ -117,7 +117,7 @@ func (t *tree) setNode(n *node, r *layer.Record) {
 }
 
 type nodeFlag struct {
-	memory uint8
+	memory uint16
 	disk   uint32
 }
 

@@ -20,12 +20,13 @@ const noData = -1
 
 // flags of a node
 const (
-	known    = 1 << iota // a record of the stack introduces it
-	lower                // from the git tree: oid is its blob, tree or commit
-	mtimeSet             // mtime holds although a data file has another one
-	touched              // a directory in which something was changed, ever
-	hasCap               // has the attribute security.capability
-	gitlink              // lower, and oid is the commit of a submodule
+	known     = 1 << iota // a record of the stack introduces it
+	lower                 // from the git tree: oid is its blob, tree or commit
+	mtimeSet              // mtime holds although a data file has another one
+	touched               // a directory in which something was changed, ever
+	hasCap                // has the attribute security.capability
+	gitlink               // lower, and oid is the commit of a submodule
+	unwritten             // new and empty: there is no data file yet; never known at replay
 )
 
 // node is an inode. All fields but lookups are guarded by workspace.mu.
@@ -47,7 +48,7 @@ type node struct {
 	uid, gid uint32
 	nlink    uint32
 	data     int16 // index of the layer with the bytes, or noData
-	flags    uint8
+	flags    uint16
 }
 
 type ext struct {

@@ -20,9 +20,9 @@ func (w *workspace) String() string { return "git-env" }
 // attr fills in the attributes of n. mu is held.
 func (w *workspace) attr(n *node, a *fuse.Attr) fuse.Status {
 	size, mtime, ctime, blocks := n.size, n.mtime, n.ctime, (n.size+511)/512
-	if n.data != noData {
+	if n.data != noData && n.flags&unwritten == 0 {
 		var st unix.Stat_t
-		switch err := unix.Stat(w.data(n), &st); err {
+		switch err := w.stat1(n, &st); err {
 		case nil:
 			size, blocks = st.Size, st.Blocks
 			if n.flags&mtimeSet == 0 {
@@ -51,6 +51,16 @@ func (w *workspace) attr(n *node, a *fuse.Attr) fuse.Status {
 	setTime(&a.Mtime, &a.Mtimensec, mtime)
 	setTime(&a.Ctime, &a.Ctimensec, ctime)
 	return fuse.OK
+}
+
+// stat1 asks the file system about the data file of n. mu is held.
+func (w *workspace) stat1(n *node, st *unix.Stat_t) error {
+	r := w.fds.get(fdKey{w, n.ino, n.data})
+	if r == nil {
+		return unix.Stat(w.data(n), st)
+	}
+	defer w.fds.release(r)
+	return unix.Fstat(r.fd, st)
 }
 
 func setTime(sec *uint64, nsec *uint32, t int64) {
@@ -178,7 +188,7 @@ func attrRecord(n *node, in *fuse.SetAttrIn) layer.Record {
 		rec.Atime = at.UnixNano()
 	}
 	if mt, ok := in.GetMTime(); ok {
-		rec.Mask |= layer.SetMtime
+		rec.Mask |= layer.SetMtime | layer.MtimeHeld
 		rec.Mtime = mt.UnixNano()
 	}
 	return rec
@@ -199,24 +209,33 @@ func killed(n *node) uint32 {
 
 // setattr logs and applies rec. mu is held for writing.
 func (w *workspace) setattr(n *node, rec layer.Record) fuse.Status {
-	if rec.Mask&layer.SetMtime != 0 && n.data == w.t.layer {
-		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(rec.Mtime)}
-		if err := unix.UtimesNanoAt(unix.AT_FDCWD, w.data(n), ts, 0); err != nil {
-			return status(err)
-		}
-	}
-	var recs []layer.Record
+	recs := w.about(n)
 	if rec.Mask&(layer.SetUID|layer.SetGID) != 0 && n.flags&hasCap != 0 {
 		recs = append(recs, layer.Record{Kind: layer.KindRemoveXattr, Time: rec.Time, Ino: n.ino, Name: capXattr})
 	}
-	return w.change(n, append(recs, rec)...)
+	return w.enact(n, append(recs, rec))
 }
 
-// change commits records about n itself. A node without names is changed in
-// memory only: nothing of it survives a remount. mu is held for writing.
+// about returns a list of records to which some about n itself are to be
+// added. mu is held for writing.
+func (w *workspace) about(n *node) []layer.Record {
+	if n.nlink == 0 {
+		return w.records()
+	}
+	return w.introduce(w.records(), n)
+}
+
+// change commits records about n itself. mu is held for writing.
 func (w *workspace) change(n *node, recs ...layer.Record) fuse.Status {
+	return w.enact(n, append(w.about(n), recs...))
+}
+
+// enact commits what was added to what about returned. A node without names
+// is changed in memory only: nothing of it survives a remount. mu is held for
+// writing.
+func (w *workspace) enact(n *node, recs []layer.Record) fuse.Status {
 	if n.nlink > 0 {
-		return w.commit(append(w.introduce(nil, n), recs...)...)
+		return w.commit(recs...)
 	}
 	for i := range recs {
 		if err := w.t.applyKind(&recs[i]); err != nil {
@@ -245,8 +264,10 @@ func (w *workspace) Forget(ino, count uint64) {
 		return
 	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
+	leftover := ""
 	if w.t.nodes[ino] == n && n.nlink == 0 && n.lookups.Load() <= 0 {
-		w.release(n)
+		leftover = w.release(n)
 	}
+	w.mu.Unlock()
+	w.discard(leftover)
 }

@@ -3,7 +3,6 @@ package fusefs
 import (
 	"errors"
 	"io"
-	"os"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -21,59 +20,90 @@ func (w *workspace) backing(ino uint64) (*fdRef, fuse.Status) {
 	}
 	key := fdKey{w, ino, n.data}
 	size, isLower := n.size, n.flags&lower != 0
+	flags := unix.O_RDONLY
+	if n.data == w.t.layer && !w.spec.ReadOnly {
+		flags = unix.O_RDWR
+	}
+	if n.flags&unwritten != 0 || n.data == noData && (!isLower || size == 0) {
+		w.mu.RUnlock()
+		return nil, fuse.OK
+	}
+	if r := w.fds.get(key); r != nil {
+		w.mu.RUnlock()
+		return r, fuse.OK
+	}
 	var path, id string
 	if n.data == noData {
 		id = w.t.oidString(&n.oid)
 	} else {
 		path = w.data(n)
 	}
-	writable := n.data == w.t.layer && !w.spec.ReadOnly
 	w.mu.RUnlock()
 
-	if path == "" && (!isLower || size == 0) {
-		return nil, fuse.OK
+	var f backingFile
+	var err error
+	if path == "" {
+		f, err = w.openBlob(ino, id, size)
+	} else {
+		f, err = openBacking(path, flags, 0)
 	}
-	r, err := w.fds.get(key, func() (*os.File, error) {
-		switch {
-		case path == "":
-			return w.openBlob(ino, id, size)
-		case writable:
-			return os.OpenFile(path, os.O_RDWR, 0)
-		default:
-			return os.Open(path)
-		}
-	})
-	if errors.Is(err, os.ErrNotExist) && path != "" {
-		return nil, fuse.OK // lost with the power before it was synced
+	if errors.Is(err, unix.ENOENT) && path != "" {
+		return nil, fuse.OK // never written, or lost with the power before it was synced
 	}
 	if err != nil {
 		w.log.Printf("%s: inode %x: %v", w.spec.ID, ino, err)
 		return nil, status(err)
 	}
-	return r, fuse.OK
+	return w.fds.put(key, f), fuse.OK
+}
+
+// writable returns the data file of inode ino in the top layer, which is made
+// when it is not there. The shard of ino and gate are held.
+func (w *workspace) writable(ino uint64) (*fdRef, fuse.Status) {
+	w.mu.RLock()
+	key := fdKey{w, ino, w.t.layer}
+	path := ""
+	r := w.fds.get(key)
+	if r == nil {
+		path = w.top().DataPath(ino)
+	}
+	w.mu.RUnlock()
+	if r != nil {
+		return r, fuse.OK
+	}
+	f, err := createData(path, 0)
+	if err != nil {
+		return nil, status(err)
+	}
+	return w.fds.put(key, f), fuse.OK
 }
 
 func (w *workspace) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
-	if in.NodeId == dotGitIno {
-		off := min(in.Offset, uint64(len(w.spec.DotGit)))
-		return fuse.ReadResultData(buf[:copy(buf, w.spec.DotGit[off:])]), fuse.OK
-	}
-	sh := w.shard(in.NodeId)
-	sh.RLock()
-	defer sh.RUnlock()
-	r, st := w.backing(in.NodeId)
+	n, st := w.read(in.NodeId, in.Offset, buf)
 	if !st.Ok() {
 		return nil, st
 	}
-	if r == nil {
-		return fuse.ReadResultData(nil), fuse.OK
+	return fuse.ReadResultData(buf[:n]), fuse.OK
+}
+
+func (w *workspace) read(ino, off uint64, buf []byte) (int, fuse.Status) {
+	if ino == dotGitIno {
+		off = min(off, uint64(len(w.spec.DotGit)))
+		return copy(buf, w.spec.DotGit[off:]), fuse.OK
+	}
+	sh := w.shard(ino)
+	sh.RLock()
+	defer sh.RUnlock()
+	r, st := w.backing(ino)
+	if !st.Ok() || r == nil {
+		return 0, st
 	}
 	defer w.fds.release(r)
-	n, err := r.ReadAt(buf, int64(in.Offset))
+	n, err := r.ReadAt(buf, int64(off))
 	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, status(err)
+		return 0, status(err)
 	}
-	return fuse.ReadResultData(buf[:n]), fuse.OK
+	return n, fuse.OK
 }
 
 func (w *workspace) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
@@ -95,7 +125,7 @@ func (w *workspace) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uin
 
 // truncate sets the size of a file.
 func (w *workspace) truncate(ino uint64, size int64, kill bool) fuse.Status {
-	return w.modify(ino, size, kill, func(f *fdRef) error { return f.Truncate(size) })
+	return w.modify(ino, size, kill, func(f *fdRef) error { return f.truncate(size) })
 }
 
 func (w *workspace) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
@@ -103,7 +133,7 @@ func (w *workspace) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Stat
 		return fuse.EPERM
 	}
 	return w.modify(in.NodeId, -1, true, func(f *fdRef) error {
-		return unix.Fallocate(int(f.Fd()), in.Mode, int64(in.Offset), int64(in.Length))
+		return unix.Fallocate(f.fd, in.Mode, int64(in.Offset), int64(in.Length))
 	})
 }
 
@@ -124,7 +154,7 @@ func (w *workspace) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (
 	st = w.modify(in.NodeIdOut, -1, true, func(f *fdRef) error {
 		from, to := int64(in.OffIn), int64(in.OffOut)
 		var err error
-		n, err = unix.CopyFileRange(int(src.Fd()), &from, int(f.Fd()), &to, int(min(in.Len, most)), 0)
+		n, err = unix.CopyFileRange(src.fd, &from, f.fd, &to, int(min(in.Len, most)), 0)
 		return err
 	})
 	return uint32(n), st
@@ -150,7 +180,7 @@ func (w *workspace) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOu
 		return seekFlat(0, in, out)
 	}
 	defer w.fds.release(r)
-	off, err := unix.Seek(int(r.Fd()), int64(in.Offset), int(in.Whence))
+	off, err := unix.Seek(r.fd, int64(in.Offset), int(in.Whence))
 	out.Offset = uint64(off)
 	return status(err)
 }
@@ -183,7 +213,7 @@ func (w *workspace) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 		}
 		if r != nil {
 			defer w.fds.release(r)
-			if err := r.Sync(); err != nil {
+			if err := r.sync(); err != nil {
 				return status(err)
 			}
 		}

@@ -52,10 +52,20 @@ func (w *workspace) create(h *fuse.InHeader, name string, rec layer.Record, out 
 			rec.Mode |= syscall.S_ISGID
 		}
 	}
-	if st := w.commit(append(w.introduce(nil, p), rec)...); !st.Ok() {
+	recs := append(w.introduce(w.records(), p), rec)
+	regular := rec.Mode&syscall.S_IFMT == syscall.S_IFREG
+	if regular {
+		// Its bytes will be here: that needs no record of its own when they come.
+		recs = append(recs, layer.Record{Kind: layer.KindDataUp, Time: rec.Time, Ino: rec.Ino})
+	}
+	if st := w.commit(recs...); !st.Ok() {
 		return st
 	}
-	return w.entry(w.t.nodes[rec.Ino], out)
+	n := w.t.nodes[rec.Ino]
+	if regular {
+		n.flags |= unwritten
+	}
+	return w.entry(n, out)
 }
 
 func (w *workspace) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
@@ -141,7 +151,7 @@ func (w *workspace) link(in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.
 		}
 		recs = w.name(n, p, name)
 	} else {
-		recs = append(w.introduce(nil, n, p), layer.Record{
+		recs = append(w.introduce(w.records(), n, p), layer.Record{
 			Kind: layer.KindLink, Time: now(), Ino: n.ino, Parent: p.ino, Name: name,
 		})
 	}
@@ -185,7 +195,7 @@ func (w *workspace) remove(parent uint64, name string, dir bool) fuse.Status {
 	case dir && len(n.dir.ents) > 0, w.leads(n):
 		return fuse.Status(syscall.ENOTEMPTY)
 	}
-	return w.commit(append(w.introduce(nil, p), layer.Record{
+	return w.commit(append(w.introduce(w.records(), p), layer.Record{
 		Kind: layer.KindRemove, Time: now(), Parent: p.ino, Name: name,
 	})...)
 }
@@ -265,7 +275,7 @@ func (w *workspace) rename(p *node, name string, p2 *node, name2 string, flags u
 			return fuse.Status(syscall.ENOTEMPTY)
 		}
 	}
-	return w.commit(append(w.introduce(nil, nodes...), rec)...)
+	return w.commit(append(w.introduce(w.records(), nodes...), rec)...)
 }
 
 func replaceable(n, over *node) fuse.Status {

@@ -44,14 +44,16 @@ func (w *workspace) name(n, p *node, name string) []layer.Record {
 		layer.Record{
 			Kind: layer.KindCreate, Time: now(), Ino: n.ino, Parent: p.ino, Name: name,
 			Mode: n.mode, UID: n.uid, GID: n.gid,
-		},
-		layer.Record{
-			Kind: layer.KindSetattr, Time: now(), Ino: n.ino, Mask: layer.SetAtime | layer.SetMtime,
-			Atime: n.atime, Mtime: n.mtime,
 		})
+	times := layer.Record{Kind: layer.KindSetattr, Time: now(), Ino: n.ino, Mask: layer.SetAtime, Atime: n.atime}
 	if n.data != noData {
 		recs = append(recs, layer.Record{Kind: layer.KindDataUp, Time: now(), Ino: n.ino})
 	}
+	if n.data == noData || n.flags&mtimeSet != 0 {
+		times.Mask |= layer.SetMtime | layer.MtimeHeld
+		times.Mtime = n.mtime
+	}
+	recs = append(recs, times)
 	if n.ext != nil {
 		for key, value := range n.ext.xattr {
 			recs = append(recs, layer.Record{Kind: layer.KindSetXattr, Time: now(), Ino: n.ino, Name: key, Value: value})

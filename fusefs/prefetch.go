@@ -74,12 +74,15 @@ type aheadDir struct {
 
 // openBlob opens the blob of ino, a file of the tree, and reads ahead when it
 // came from git.
-func (w *workspace) openBlob(ino uint64, id string, size int64) (*os.File, error) {
+func (w *workspace) openBlob(ino uint64, id string, size int64) (backingFile, error) {
 	f, fetched, err := w.blobs.get(context.Background(), id, size)
 	if err == nil && fetched && w.aheadWorker != nil {
 		w.readAhead(ino)
 	}
-	return f, err
+	if err != nil {
+		return backingFile{}, err
+	}
+	return backingFile{fd: int(f.Fd()), file: f}, nil
 }
 
 // readAhead has the siblings of ino fetched.

@@ -7,6 +7,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	goruntime "runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -21,6 +22,9 @@ const (
 	maxFds = 1024
 	// gitProcesses is how many cat-file processes a file server uses at most.
 	gitProcesses = 3
+	// spareProcs is how many processors more than twice those of the machine
+	// the scheduler of a file server believes in.
+	spareProcs = 2
 )
 
 // ServerMain is the body of the hidden command `git-env fusefs`: the file
@@ -39,6 +43,10 @@ func ServerMain(ctx context.Context, args []string) int {
 		logger.Print("for internal use: git-env starts this itself")
 		return 129
 	}
+	// A worker of the rings that sleeps in the kernel keeps its processor, as
+	// the scheduler sees it, until that is wanted; with some to spare nobody
+	// wants it, and waking up costs the worker nothing.
+	goruntime.GOMAXPROCS(2*goruntime.NumCPU() + spareProcs)
 	// Whatever the daemon's terminal does is not our business, and no
 	// directory is to be held.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)

@@ -32,16 +32,22 @@ const (
 	opcodeTmpfile       = 51
 )
 
+// quickCopy is how many bytes are copied between two files while others wait.
+const quickCopy = 128 << 10
+
 // slow reports whether a request has to wait for git or the disk, or copies a
 // file, so that it must not keep others waiting that come from the same
 // processor. It may be wrong: that costs time only. arg is what belongs to the
 // operation.
 func (w *workspace) slow(h *fuse.InHeader, arg []byte) bool {
 	switch h.Opcode {
-	case opcodeFsync, opcodeFsyncdir, opcodeSyncfs, opcodeFallocate, opcodeCopyFileRange:
+	case opcodeFsync, opcodeFsyncdir, opcodeSyncfs, opcodeFallocate:
 		return true
 	case opcodeGetattr:
 		return w.uncounted(h.NodeId)
+	case opcodeCopyFileRange:
+		to, length := binary.NativeEndian.Uint64(arg[16:]), binary.NativeEndian.Uint64(arg[40:])
+		return length > quickCopy || w.remote(h.NodeId) || w.elsewhere(to)
 	case opcodeLookup:
 		return w.unread(h.NodeId) || h.NodeId == rootIno && w.held()
 	case opcodeSymlink, opcodeMknod, opcodeMkdir, opcodeUnlink, opcodeRmdir, opcodeLink,

@@ -42,6 +42,7 @@ type uringEntry struct {
 	slot    uint64
 	head    *uringHeader
 	payload []byte
+	joined  [21]uint64 // the header of a request and what belongs to the operation
 	in      [3][]byte
 	out     [2][]byte
 }
@@ -65,6 +66,10 @@ func (e *uringEntry) answer() {
 	h := header(e.head.inOut[:])
 	headLen, unique := uint32(unsafe.Sizeof(*h)), h.Unique
 	opLen := h.Length - headLen - e.head.payloadSz
+	if n, st, ok := e.quick(h, int(opLen)); ok {
+		e.finish(unique, n, st)
+		return
+	}
 	e.in = [3][]byte{e.head.inOut[:headLen], e.head.opIn[:opLen], e.payload[:e.head.payloadSz]}
 	const outLen = uint32(unsafe.Sizeof(fuse.OutHeader{}))
 	e.out = [2][]byte{e.head.inOut[:outLen], e.payload}
@@ -74,10 +79,21 @@ func (e *uringEntry) answer() {
 		if st.Ok() {
 			st = fuse.EIO
 		}
-		*(*fuse.OutHeader)(unsafe.Pointer(&e.head.inOut)) = fuse.OutHeader{Length: outLen, Status: -int32(st), Unique: unique}
-		n = int(outLen)
+		e.finish(unique, 0, st)
+		return
 	}
 	e.head.payloadSz = uint32(n) - outLen
+}
+
+// finish fills in the header of an answer of n bytes, which are in the payload.
+func (e *uringEntry) finish(unique uint64, n int, st fuse.Status) {
+	if !st.Ok() {
+		n = 0
+	}
+	*(*fuse.OutHeader)(unsafe.Pointer(&e.head.inOut)) = fuse.OutHeader{
+		Length: uint32(outHeaderLen + n), Status: -int32(st), Unique: unique,
+	}
+	e.head.payloadSz = uint32(n)
 }
 
 func (e *uringEntry) slow() bool {

@@ -42,6 +42,7 @@ type workspace struct {
 	mu      sync.RWMutex
 	t       *tree          // guarded by mu
 	layers  []*layer.Layer // guarded by mu; the last is the top
+	scratch []layer.Record // guarded by mu: what commits are made of, one after the other
 	barrier uint64         // guarded by mu: a write to a node whose dirtySeq is not above must say so in the log
 
 	cones    map[uint64]*cone // directories with hidden names in or below them; nil when all is shown
@@ -161,6 +162,7 @@ func (w *workspace) shard(ino uint64) *sync.RWMutex {
 
 // commit logs and applies records as one change. mu is held for writing.
 func (w *workspace) commit(recs ...layer.Record) fuse.Status {
+	w.scratch = recs
 	if err := w.top().Append(recs...); err != nil {
 		w.log.Printf("%s: log: %v", w.spec.ID, err)
 		return status(err)
@@ -173,6 +175,13 @@ func (w *workspace) commit(recs ...layer.Record) fuse.Status {
 		}
 	}
 	return fuse.OK
+}
+
+// records returns an empty list of records to be committed before mu is given
+// up. mu is held for writing.
+func (w *workspace) records() []layer.Record {
+	clear(w.scratch) // what is in it may be large
+	return w.scratch[:0]
 }
 
 // introduce appends the records that make n, and the directories above it,
@@ -208,21 +217,32 @@ func introduced(recs []layer.Record, ino uint64) bool {
 // while the kernel knows it, since it may be open. mu is held.
 func (w *workspace) orphaned(n *node) {
 	if n.lookups.Load() <= 0 {
-		w.release(n)
+		w.discard(w.release(n))
 	}
 }
 
-// release forgets a node without names and its bytes. mu is held.
-func (w *workspace) release(n *node) {
+// release forgets a node without names. What it returns is the path of its
+// bytes, which nothing needs any more; discard it, best without a lock. mu is
+// held.
+func (w *workspace) release(n *node) (leftover string) {
 	w.t.drop(n)
 	if n.data == noData {
-		return
+		return ""
 	}
 	w.fds.drop(fdKey{w, n.ino, n.data})
-	if n.data == w.t.layer && !w.spec.ReadOnly {
-		if err := os.Remove(w.top().DataPath(n.ino)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			w.log.Printf("%s: %v", w.spec.ID, err)
-		}
+	if n.data != w.t.layer || n.flags&unwritten != 0 || w.spec.ReadOnly {
+		return ""
+	}
+	return w.top().DataPath(n.ino)
+}
+
+// discard removes a data file, if path is not empty.
+func (w *workspace) discard(path string) {
+	if path == "" {
+		return
+	}
+	if err := unix.Unlink(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.log.Printf("%s: removing %s: %v", w.spec.ID, path, err)
 	}
 }
 

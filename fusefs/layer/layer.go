@@ -52,7 +52,7 @@ type Layer struct {
 	log  *os.File // nil when opened read-only
 	size int64    // bytes of whole frames in log
 	room int64    // up to where blocks are allocated for log
-	buf  []byte   // scratch of Append
+	enc  encoder  // scratch of Append
 	err  error    // sticky: the log could not be brought back to size
 
 	mu     sync.Mutex // guards synced, and log against Close
@@ -131,14 +131,14 @@ func (l *Layer) Append(recs ...Record) error {
 	if l.err != nil {
 		return l.err
 	}
-	l.buf = l.buf[:0]
+	l.enc.b = l.enc.b[:0]
 	for i := range recs {
-		l.buf = AppendFrame(l.buf, &recs[i])
+		l.enc.frame(&recs[i])
 	}
-	if err := l.allocate(int64(len(l.buf))); err != nil && !removes(recs) {
+	if err := l.allocate(int64(len(l.enc.b))); err != nil && !removes(recs) {
 		return err
 	}
-	n, err := writeAll(int(l.log.Fd()), l.buf)
+	n, err := writeAll(int(l.log.Fd()), l.enc.b)
 	if err == nil {
 		l.size += int64(n)
 		return nil

@@ -91,6 +91,9 @@ const (
 	SetAtime
 	SetMtime
 	SetCtime
+	// MtimeHeld goes with SetMtime: the time is that of the record, whatever
+	// the data file has, until the next KindDirty or KindDataUp of the inode.
+	MtimeHeld
 )
 
 // A Record is one change of the namespace. Which fields count is said at its
@@ -132,25 +135,35 @@ const frameHeader = 8
 
 // AppendFrame appends the framed encoding of r to b.
 func AppendFrame(b []byte, r *Record) []byte {
-	start := len(b)
-	b = append(b, make([]byte, frameHeader)...)
-	b = r.appendPayload(b)
-	payload := b[start+frameHeader:]
-	binary.LittleEndian.PutUint32(b[start:], uint32(len(payload)))
-	binary.LittleEndian.PutUint32(b[start+4:], checksum(payload))
-	return b
+	e := encoder{b}
+	e.frame(r)
+	return e.b
 }
 
-func checksum(p []byte) uint32 {
-	return crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli))
+// frame appends the framed encoding of r.
+func (e *encoder) frame(r *Record) {
+	start := len(e.b)
+	e.b = append(e.b, make([]byte, frameHeader)...)
+	r.encode(e)
+	payload := e.b[start+frameHeader:]
+	binary.LittleEndian.PutUint32(e.b[start:], uint32(len(payload)))
+	binary.LittleEndian.PutUint32(e.b[start+4:], checksum(payload))
 }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
 
 func (r *Record) appendPayload(b []byte) []byte {
-	b = append(b, byte(r.Kind))
-	b = binary.AppendVarint(b, r.Time)
-	f := encoder{b}
-	r.fields(&f)
-	return f.b
+	e := encoder{b}
+	r.encode(&e)
+	return e.b
+}
+
+func (r *Record) encode(e *encoder) {
+	e.b = append(e.b, byte(r.Kind))
+	e.b = binary.AppendVarint(e.b, r.Time)
+	r.fields(e)
 }
 
 // decodePayload parses what appendPayload wrote. Fields that a later version

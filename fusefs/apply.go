@@ -11,12 +11,32 @@ import (
 // apply makes the change of one record. Live, the record is in the log
 // already and was checked before; at replay an error means a damaged log.
 func (t *tree) apply(r *layer.Record) error {
+	if r.Kind == layer.KindGap {
+		t.seq += r.Seq
+		t.lenient = true
+		return nil
+	}
 	t.seq++
+	if t.lenient && !t.sensible(r) {
+		return nil
+	}
 	err := t.applyKind(r)
 	if err != nil && t.lenient && errors.Is(err, errDangling) {
+		t.remember(r)
 		return nil
 	}
 	return err
+}
+
+// remember keeps the name that a file without a place was to have.
+func (t *tree) remember(r *layer.Record) {
+	if r.Kind != layer.KindCreate && r.Kind != layer.KindLink && r.Kind != layer.KindIntro {
+		return
+	}
+	if t.meant == nil {
+		t.meant = map[uint64]string{}
+	}
+	t.meant[r.Ino] = r.Name
 }
 
 func (t *tree) applyKind(r *layer.Record) error {
@@ -45,6 +65,12 @@ func (t *tree) applyKind(r *layer.Record) error {
 		p, err := t.parentOf(r, r.Parent)
 		if err != nil {
 			return err
+		}
+		if t.lenient {
+			t.displace(p, r.Name, r.Time)
+			if t.nodes[r.Ino] != n {
+				return dangling(r) // it was its only name
+			}
 		}
 		n.nlink++
 		n.ctime = r.Time
@@ -94,6 +120,9 @@ func (t *tree) applyIntro(r *layer.Record) error {
 	if err != nil {
 		return err
 	}
+	if t.lenient {
+		t.displace(p, r.Name, r.Time)
+	}
 	if p.dir.get(r.Name) != nil {
 		return dangling(r)
 	}
@@ -110,6 +139,9 @@ func (t *tree) applyCreate(r *layer.Record) error {
 		return err
 	}
 	n := t.nodes[r.Ino]
+	if t.lenient && n == nil {
+		t.displace(p, r.Name, r.Time)
+	}
 	if n != nil && n.nlink > 0 || p.dir.get(r.Name) != nil {
 		return dangling(r)
 	}

@@ -56,8 +56,9 @@ type Client struct {
 
 // mounted is a mount this process made.
 type mounted struct {
-	dir string
-	dev *os.File // guarded by Client.mu; nil until it is mounted
+	dir     string
+	dev     *os.File // guarded by Client.mu; nil until it is mounted
+	repairs []Repair // guarded by Client.mu
 }
 
 // StartServer starts a file server and waits until it is ready. The server

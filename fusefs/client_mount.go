@@ -78,13 +78,28 @@ func (c *Client) tryMount(ctx context.Context, spec MountSpec, m *mounted, uring
 		m.abort() // receive did not see it
 		return ErrServerDead
 	}
-	if _, err := c.call(ctx, &request{Op: opMount, Mount: spec.ID, Spec: spec, Uring: uring}, dev); err != nil {
+	resp, err := c.call(ctx, &request{Op: opMount, Mount: spec.ID, Spec: spec, Uring: uring}, dev)
+	if err != nil {
 		m.abort()
 		if ctx.Err() != nil {
 			// The server may yet finish: what it has then is a dead mount.
 			go c.call(context.WithoutCancel(ctx), &request{Op: opUnmount, Mount: spec.ID}, nil)
 		}
 		return err
+	}
+	c.mu.Lock()
+	m.repairs = resp.Repairs
+	c.mu.Unlock()
+	return nil
+}
+
+// Repairs tells what was found damaged, and not told before, when the workspace
+// was mounted.
+func (c *Client) Repairs(id string) []Repair {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.mounts[id]; m != nil {
+		return m.repairs
 	}
 	return nil
 }

@@ -55,6 +55,7 @@ type response struct {
 	Frozen  Frozen
 	Stack   Stack
 	Notices Notices
+	Repairs []Repair // of a mount
 }
 
 // remoteError carries an error over the socket: its text, its errno, and

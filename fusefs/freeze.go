@@ -53,7 +53,7 @@ func (w *workspace) freeze(newTop string) (Frozen, error) {
 	w.mu.RLock()
 	fresh := layer.Meta{ID: newTop, Parent: w.top().Meta().ID, StartSeq: w.t.seq, FirstIno: w.t.nextIno}
 	w.mu.RUnlock()
-	top, err := openLayer(path, true, fresh)
+	top, _, err := openLayer(path, true, true, fresh)
 	if err != nil {
 		return Frozen{}, err
 	}

@@ -164,7 +164,11 @@ func (s *server) handle(ctx context.Context, req *request, fd int) *response {
 	var err error
 	if req.Op == opMount {
 		err = s.mount(ctx, req.Spec, fd, req.Uring)
-		return &response{Err: toRemote(err)}
+		if m := s.get(req.Mount); err == nil && m != nil {
+			resp.Repairs = m.w.repairs
+		}
+		resp.Err = toRemote(err)
+		return &resp
 	}
 	m := s.get(req.Mount)
 	if m == nil {

@@ -17,9 +17,7 @@ import (
 func openStack(dir string, ids []string, t *tree, write bool) (layers []*layer.Layer, err error) {
 	defer func() {
 		if err != nil {
-			for _, l := range layers {
-				l.Close()
-			}
+			closeLayers(layers)
 			layers = nil
 		}
 	}()
@@ -32,7 +30,7 @@ func openStack(dir string, ids []string, t *tree, write bool) (layers []*layer.L
 		if i > 0 {
 			parent = ids[i-1]
 		}
-		l, err := openLayer(filepath.Join(dir, id), top && write, layer.Meta{
+		l, rebuilt, err := openLayer(filepath.Join(dir, id), write, top, layer.Meta{
 			ID: id, Parent: parent, StartSeq: t.seq, FirstIno: t.nextIno,
 		})
 		if errors.Is(err, fs.ErrNotExist) && top && !write {
@@ -42,23 +40,51 @@ func openStack(dir string, ids []string, t *tree, write bool) (layers []*layer.L
 			return layers, err
 		}
 		layers = append(layers, l)
-		if err := replay(l, int16(i), t); err != nil {
+		if err := replay(l, int16(i), t, rebuilt); err != nil {
 			return layers, err
 		}
 	}
 	return layers, nil
 }
 
-func openLayer(path string, write bool, fresh layer.Meta) (*layer.Layer, error) {
-	l, err := layer.Open(path, write)
-	if errors.Is(err, fs.ErrNotExist) && write {
-		return layer.Create(path, fresh)
+func closeLayers(layers []*layer.Layer) {
+	for _, l := range layers {
+		l.Close()
 	}
-	return l, err
 }
 
-func replay(l *layer.Layer, index int16, t *tree) error { return replayWith(l, index, t, t.apply) }
+// openLayer opens a layer, the top one for appending if write. What follows
+// from the layers underneath, fresh, is used to make a top that does not exist,
+// and for a layer whose meta is damaged, for the reason returned.
+func openLayer(path string, write, top bool, fresh layer.Meta) (l *layer.Layer, rebuilt, err error) {
+	l, err = layer.Open(path, write && top)
+	gone := errors.Is(err, fs.ErrNotExist)
+	switch {
+	case err == nil:
+		return l, nil, nil
+	case errors.Is(err, layer.ErrDamaged) && gone: // its log: nothing makes up for that
+		return nil, nil, err
+	case errors.Is(err, layer.ErrDamaged):
+		rebuilt = err
+		fresh.Sealed = !top
+		if !write {
+			return layer.Assume(path, fresh), rebuilt, nil
+		}
+		if err := layer.Rebuild(path, fresh); err != nil {
+			return nil, nil, err
+		}
+		l, err = layer.Open(path, top)
+		return l, rebuilt, err
+	case gone && write && top:
+		l, err = layer.Create(path, fresh)
+		return l, nil, err
+	case gone && !top:
+		return nil, nil, fmt.Errorf("%w: layer %s is gone", layer.ErrDamaged, path)
+	}
+	return nil, nil, err
+}
 
+// replayWith applies the records of l by fn.
 func replayWith(l *layer.Layer, index int16, t *tree, fn func(*layer.Record) error) error {
 	t.layer = index
 	t.seq = max(t.seq, l.Meta().StartSeq)
@@ -68,6 +94,27 @@ func replayWith(l *layer.Layer, index int16, t *tree, fn func(*layer.Record) err
 		t.lenient = true
 	}
 	return err
+}
+
+// replay applies the records of l and notes what is damaged. rebuilt says why
+// its meta had to be made again.
+func replay(l *layer.Layer, index int16, t *tree, rebuilt error) error {
+	if err := replayWith(l, index, t, t.apply); err != nil {
+		return err
+	}
+	if rebuilt == nil && !l.Torn() && len(l.Damage()) == 0 && l.Cut() == 0 {
+		return nil
+	}
+	d := damagedLayer{l: l, rebuilt: rebuilt}
+	if len(l.Damage()) > 0 || l.Torn() {
+		d.ghosts = t.settle(l, index)
+	}
+	var err error
+	if d.strays, err = t.strays(l, index); err != nil {
+		return err
+	}
+	t.damaged = append(t.damaged, d)
+	return nil
 }
 
 // OfflineDirty tells what changed since the last mark in a workspace that is
@@ -83,9 +130,7 @@ func OfflineDirty(layerDir string, layers []string, max int) (int, []string, err
 	if err != nil {
 		return 0, nil, fmt.Errorf("layers of the workspace: %w", err)
 	}
-	for _, l := range opened {
-		l.Close()
-	}
+	closeLayers(opened)
 	var paths []string
 	t.eachDirty(t.root, "", func(path string) { paths = append(paths, path) })
 	sort.Strings(paths)

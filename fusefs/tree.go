@@ -17,9 +17,12 @@ type tree struct {
 	seq     uint64 // number of the last record
 	layer   int16  // index of the layer whose records are applied
 	nextIno uint64
-	// lenient skips records about things that do not exist. Set when a layer
-	// lost its tail with the power, because what follows may refer to it.
+	// lenient skips records that make no sense. Set from where a layer has
+	// damage, or lost its tail with the power, because what follows may refer
+	// to it.
 	lenient bool
+	meant   map[uint64]string // names of files that records had no place for
+	damaged []damagedLayer
 	// orphaned is called for a node that lost its last name.
 	orphaned func(*node)
 

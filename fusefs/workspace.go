@@ -26,6 +26,7 @@ type workspace struct {
 
 	spec     MountSpec
 	layerDir string
+	repairs  []Repair
 	objs     Objects
 	blobs    *blobStore
 	fds      *fdCache
@@ -89,9 +90,15 @@ func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, 
 	if err != nil {
 		return nil, err
 	}
+	repairs, err := salvage(sh.layerDir, t.damaged)
+	if err != nil {
+		closeLayers(layers)
+		return nil, err
+	}
+	t.lenient, t.damaged, t.meant = false, nil, nil
 	w := &workspace{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), spec: spec, layerDir: sh.layerDir,
-		objs: sh.objs, blobs: sh.blobs, fds: sh.fds, log: sh.log, aheadWorker: sh.aheadWorker,
+		objs: sh.objs, blobs: sh.blobs, fds: sh.fds, log: sh.log, repairs: repairs, aheadWorker: sh.aheadWorker,
 		t: t, layers: layers, barrier: t.seq,
 		loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{}, sealed: make(chan struct{}),
 	}
@@ -114,13 +121,10 @@ func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, 
 }
 
 // sweep removes data files of the top layer that belong to nothing: of files
-// that were deleted while open, and of a copy-up that did not finish. When
-// the log lost its tail they may be all that is left of new files: they stay.
+// that were deleted while open, and of a copy-up that did not finish. What may
+// be all that is left of a file, since its records are lost, was kept before.
 func (w *workspace) sweep() {
 	top := w.top()
-	if w.t.lenient {
-		return
-	}
 	err := top.DataFiles(func(ino uint64) error {
 		if n := w.t.nodes[ino]; n != nil && n.data == w.t.layer {
 			return nil

@@ -21,7 +21,12 @@
 // A log is a sequence of frames: a little-endian uint32 payload length, the
 // CRC-32C of the payload, the payload. A payload is the kind byte, the time in
 // nanoseconds, and the fields of its kind; integers are varints, strings carry
-// their length. A frame that is cut short or does not match its checksum ends
-// the log: it can only be the tail that was being written when the machine
-// lost power. The top layer cuts it off when it is opened for writing.
+// their length.
+//
+// A frame that is cut short or does not match its checksum with nothing
+// readable behind it is the tail that was being written when the machine lost
+// power. The top layer cuts it off when it is opened for writing. One with
+// whole frames behind it is damage: it stays, and replay goes on behind it.
+// Records are numbered as if the damage had as many as fit, so that a mark
+// behind it never covers a change that it did not.
 package layer

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -41,13 +42,17 @@ type Meta struct {
 	Replaces []string `json:"replaces,omitempty"`
 }
 
+// ErrDamaged reports a layer that cannot be read.
+var ErrDamaged = errors.New("layer is damaged")
+
 // A Layer is one layer directory. Reading methods may be used concurrently;
 // Append is serialised by the caller, because the order of records is the
 // order of changes.
 type Layer struct {
-	dir  string
-	meta Meta
-	torn bool
+	dir    string
+	meta   Meta
+	torn   bool
+	damage []Damage
 
 	log  *os.File // nil when opened read-only
 	size int64    // bytes of whole frames in log
@@ -60,7 +65,8 @@ type Layer struct {
 }
 
 // Create makes the directory dir with an empty layer in it and opens it for
-// writing. A directory that a crash left without meta is taken over.
+// writing. A directory that a crash left without meta is taken over unless its
+// log has something in it: ErrExist.
 func Create(dir string, meta Meta) (*Layer, error) {
 	meta.Version = 1
 	if err := os.MkdirAll(filepath.Join(dir, "data"), 0o700); err != nil {
@@ -69,7 +75,10 @@ func Create(dir string, meta Meta) (*Layer, error) {
 	if _, err := os.Stat(filepath.Join(dir, "meta")); err == nil {
 		return nil, &fs.PathError{Op: "create layer", Path: dir, Err: fs.ErrExist}
 	}
-	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_RDWR|os.O_CREATE|os.O_APPEND|os.O_TRUNC, 0o600)
+	if st, err := os.Stat(filepath.Join(dir, "log")); err == nil && st.Size() > 0 {
+		return nil, &fs.PathError{Op: "create layer", Path: dir, Err: fs.ErrExist}
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -82,19 +91,29 @@ func Create(dir string, meta Meta) (*Layer, error) {
 }
 
 // Open opens the layer in dir. With write it must not be sealed, and a torn
-// tail of its log is cut off by Replay, which must be called before Append.
+// tail of its log is cut off by Replay, which must be called before Append. A
+// layer whose meta or log is missing or unreadable is ErrDamaged, one of which
+// there is nothing at all ErrNotExist.
 func Open(dir string, write bool) (*Layer, error) {
 	l := &Layer{dir: dir}
 	data, err := os.ReadFile(filepath.Join(dir, "meta"))
+	if errors.Is(err, fs.ErrNotExist) {
+		if st, serr := os.Stat(filepath.Join(dir, "log")); serr == nil && st.Size() > 0 {
+			return nil, fmt.Errorf("layer %s: %w: its meta is gone", dir, ErrDamaged)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
 	if err := json.Unmarshal(data, &l.meta); err != nil {
-		return nil, fmt.Errorf("layer %s: meta: %w", dir, err)
+		return nil, fmt.Errorf("layer %s: %w: meta: %w", dir, ErrDamaged, err)
 	}
 	if l.meta.Version > Version {
 		return nil, fmt.Errorf("layer %s: %w: version %d, this program reads up to %d",
 			dir, ErrNewerFormat, l.meta.Version, Version)
+	}
+	if l.meta.Version < 1 || l.meta.ID == "" {
+		return nil, fmt.Errorf("layer %s: %w: meta is incomplete", dir, ErrDamaged)
 	}
 	if !write {
 		return l, nil
@@ -102,11 +121,34 @@ func Open(dir string, write bool) (*Layer, error) {
 	if l.meta.Sealed {
 		return nil, fmt.Errorf("layer %s: %w", dir, ErrSealed)
 	}
-	l.log, err = os.OpenFile(filepath.Join(dir, "log"), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, err
+	return l, l.openLog()
+}
+
+func (l *Layer) openLog() error {
+	log, err := os.OpenFile(filepath.Join(l.dir, "log"), os.O_RDWR|os.O_APPEND, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("layer %s: %w: its log is gone: %w", l.dir, ErrDamaged, err)
 	}
-	return l, nil
+	l.log = log
+	return err
+}
+
+// Rebuild writes the meta of a layer whose own is gone or damaged; it follows
+// from the layers underneath. A damaged one is kept as meta.damaged.
+func Rebuild(dir string, meta Meta) error {
+	path := filepath.Join(dir, "meta")
+	if err := os.Rename(path, path+".damaged"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	meta.Version = Version
+	l := &Layer{dir: dir, meta: meta}
+	return l.writeMeta()
+}
+
+// Assume opens a layer for reading as meta describes it, whatever its own says.
+func Assume(dir string, meta Meta) *Layer {
+	meta.Version = Version
+	return &Layer{dir: dir, meta: meta}
 }
 
 // Meta returns what the layer says about itself.
@@ -121,6 +163,28 @@ func (l *Layer) Torn() bool { return l.torn }
 // Size returns the size of the log in bytes, without a torn tail. It must not
 // be called while Append is, nor before Replay.
 func (l *Layer) Size() int64 { return l.size }
+
+// Damage lists the parts of the log that Replay could not read, but for a tail.
+func (l *Layer) Damage() []Damage { return l.damage }
+
+// Cut returns how many bytes of torn tails were ever cut off the log.
+func (l *Layer) Cut() int64 {
+	st, err := os.Stat(filepath.Join(l.dir, "log.cut"))
+	if err != nil {
+		return 0
+	}
+	return st.Size()
+}
+
+// ReadDamage returns the bytes of d.
+func (l *Layer) ReadDamage(d Damage) ([]byte, error) {
+	f, err := os.Open(filepath.Join(l.dir, "log"))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.NewSectionReader(f, d.Offset, d.Length))
+}
 
 // Append writes the records to the log with one write(2). Either all of them
 // are in it afterwards or, with an error, none. Nothing is synced.

@@ -129,26 +129,135 @@ func TestTornTail(t *testing.T) {
 	}
 }
 
-// A flipped bit never gives a wrong record.
+// A flipped bit never gives a wrong record and costs no more than the one it
+// is in.
 func TestBitFlips(t *testing.T) {
 	recs := samples()[:7]
 	dir := newLayer(t, recs...)
 	whole, err := os.ReadFile(filepath.Join(dir, "log"))
 	must(t, err)
+	var ends []int
+	for i, n := 0, 0; i < len(recs); i++ {
+		n += len(AppendFrame(nil, &recs[i]))
+		ends = append(ends, n)
+	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
 		data := append([]byte{}, whole...)
-		data[rnd.IntN(len(data))] ^= 1 << rnd.IntN(8)
+		at := rnd.IntN(len(data))
+		data[at] ^= 1 << rnd.IntN(8)
+		hit := 0
+		for ends[hit] <= at {
+			hit++
+		}
 		must(t, os.WriteFile(filepath.Join(dir, "log"), data, 0o600))
 		l, err := Open(dir, false)
 		must(t, err)
 		got := replayAll(t, l)
-		if !l.Torn() {
-			t.Fatal("not noticed")
+		want := append([]Record{}, recs...)
+		if hit == len(recs)-1 {
+			want = want[:hit] // as good as a torn tail
+		} else {
+			size := int64(len(AppendFrame(nil, &recs[hit])))
+			want[hit] = Record{Kind: KindGap, Size: size, Seq: uint64(size/minFrame) + 1}
 		}
-		if len(got) > 0 && !reflect.DeepEqual(got, recs[:len(got)]) {
-			t.Fatalf("wrong records: %+v", got)
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("flip at %d: records %+v", at, got)
 		}
+		if l.Torn() == (len(l.Damage()) == 1) || l.Torn() != (hit == len(recs)-1) {
+			t.Fatalf("flip at %d: torn %v, damage %v", at, l.Torn(), l.Damage())
+		}
+	}
+}
+
+// Damage in the middle stays where it is, is the same at each replay, and is
+// no obstacle to appending.
+func TestDamage(t *testing.T) {
+	var recs []Record
+	for i := range 3000 {
+		recs = append(recs, Record{Kind: KindSetXattr, Ino: uint64(i), Name: "user.x", Value: bytes.Repeat([]byte{byte(i)}, i+1)})
+	}
+	dir := newLayer(t, recs...)
+	path := filepath.Join(dir, "log")
+	data, err := os.ReadFile(path)
+	must(t, err)
+	clear(data[1000000:1900000])
+	for i := 3000000; i < 3000100; i++ {
+		data[i] = 0xff
+	}
+	must(t, os.WriteFile(path, data, 0o600))
+	var first []Record
+	for round := range 3 {
+		l, err := Open(dir, true)
+		must(t, err)
+		got := replayAll(t, l)
+		gaps, last := 0, uint64(0)
+		for i, r := range got {
+			switch {
+			case r.Kind == KindGap:
+				gaps++
+			case r.Ino < last:
+				t.Fatalf("record %d is of inode %d, after one of %d", i, r.Ino, last)
+			case r.Ino < 3000 && !reflect.DeepEqual(r, recs[r.Ino]):
+				t.Fatalf("record %d is wrong: %+v", i, r)
+			default:
+				last = r.Ino
+			}
+		}
+		if gaps != 2 || len(l.Damage()) != 2 || l.Torn() || l.Damage()[0].Length < 900000 || l.Damage()[1].Length > 10000 {
+			t.Fatalf("%d gaps, damage %v, torn %v", gaps, l.Damage(), l.Torn())
+		}
+		if round == 0 {
+			first = got
+		} else if !reflect.DeepEqual(got[:len(first)], first) || len(got) != len(first)+round {
+			t.Fatalf("replay %d has %d records, the first had %d", round, len(got), len(first))
+		}
+		raw, err := l.ReadDamage(l.Damage()[1])
+		must(t, err)
+		if !bytes.Contains(raw, bytes.Repeat([]byte{0xff}, 100)) {
+			t.Error("these are not the damaged bytes")
+		}
+		must(t, l.Append(Record{Kind: KindDirty, Ino: uint64(5000 + round)}))
+		must(t, l.Close())
+	}
+}
+
+// What a layer lacks is said, and never taken for an empty layer.
+func TestMissingParts(t *testing.T) {
+	for name, damage := range map[string]func(dir string) error{
+		"meta":       func(dir string) error { return os.Remove(filepath.Join(dir, "meta")) },
+		"empty meta": func(dir string) error { return os.WriteFile(filepath.Join(dir, "meta"), nil, 0o600) },
+		"bad meta":   func(dir string) error { return os.WriteFile(filepath.Join(dir, "meta"), []byte(`{"id":""}`), 0o600) },
+	} {
+		dir := newLayer(t, samples()...)
+		must(t, damage(dir))
+		if _, err := Open(dir, true); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: open: %v", name, err)
+		}
+		if _, err := Create(dir, Meta{ID: "l"}); err == nil {
+			t.Errorf("%s: something new is made over it", name)
+		}
+		meta := Meta{ID: "l", StartSeq: 7, FirstIno: 9}
+		if got := replayAll(t, Assume(dir, meta)); !reflect.DeepEqual(got, samples()) {
+			t.Errorf("%s: assumed: %+v", name, got)
+		}
+		must(t, Rebuild(dir, meta))
+		l, err := Open(dir, true)
+		must(t, err)
+		if got := replayAll(t, l); !reflect.DeepEqual(got, samples()) || l.Meta().StartSeq != 7 {
+			t.Errorf("%s: rebuilt: %+v", name, got)
+		}
+		must(t, l.Close())
+	}
+	dir := newLayer(t, samples()...)
+	must(t, os.Remove(filepath.Join(dir, "log")))
+	if _, err := Open(dir, true); !errors.Is(err, ErrDamaged) {
+		t.Errorf("no log: %v", err)
+	}
+	l, err := Open(dir, false)
+	must(t, err)
+	if err := l.Replay(func(*Record) error { return nil }); !errors.Is(err, ErrDamaged) {
+		t.Errorf("no log: %v", err)
 	}
 }
 

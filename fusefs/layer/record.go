@@ -12,6 +12,10 @@ type Kind uint8
 
 // The kinds of records. The numbers are on disk: never renumber.
 const (
+	// KindGap is never in a log: Replay passes it in place of a part that it
+	// cannot read: Size, in bytes, and Seq, how many records that can have been
+	// at most.
+	KindGap Kind = 0
 	// KindIntro names an entry of the lower tree before a record refers to its
 	// inode: Ino, Parent, Name, Mode, OID, Size. Parents come first, so that
 	// replay never has to read a tree.

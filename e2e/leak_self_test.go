@@ -87,6 +87,7 @@ func TestRoles(t *testing.T) {
 	for want, args := range map[string][]string{
 		"daemon":     {"git-env", "daemon", "serve", "/r/.git"},
 		"fusefs":     {"/usr/local/bin/git-env", "fusefs"},
+		"watchdog":   {"/usr/local/bin/git-env", "watchdog", "--after", "30s"},
 		"containerd": {"/usr/bin/containerd", "--config", "x"},
 		"shim":       {"/usr/bin/containerd-shim-runc-v2", "-id", "x"},
 		"":           {"git-env", "daemon", "status"},

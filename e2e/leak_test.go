@@ -85,6 +85,8 @@ func (p process) role() string {
 		return "daemon"
 	case base == "git-env" && len(p.args) > 1 && p.args[1] == "fusefs":
 		return "fusefs"
+	case base == "git-env" && len(p.args) > 1 && p.args[1] == "watchdog":
+		return "watchdog"
 	}
 	return ""
 }

@@ -165,7 +165,7 @@ func ends(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func withRole(ts *testscript.TestScript, role string) []process {
-	if !slices.Contains([]string{"daemon", "fusefs", "containerd", "shim"}, role) {
+	if !slices.Contains([]string{"daemon", "fusefs", "watchdog", "containerd", "shim"}, role) {
 		ts.Fatalf("unknown role %q", role)
 	}
 	var out []process

@@ -23,6 +23,7 @@ const (
 	defaultOutputLimit = 256 << 20
 	defaultBlobCache   = 10 << 30
 	defaultIdle        = 10 * time.Minute
+	defaultWatchdog    = 30 * time.Second
 )
 
 // Settings is what .gitenv and git config say, the latter winning.
@@ -34,9 +35,10 @@ type Settings struct {
 	WorkspaceDir string
 	Containerd   string // socket of an existing containerd; "" runs a private one
 	Idle         time.Duration
-	Uring        bool  // FUSE over io_uring where the kernel has it
-	OutputLimit  int64 // bytes of whole outputs kept per environment
-	BlobCache    int64 // bytes of materialised blobs kept per repository; 0 for any number
+	Watchdog     time.Duration // what a file server may take to answer; 0 for ever
+	Uring        bool          // FUSE over io_uring where the kernel has it
+	OutputLimit  int64         // bytes of whole outputs kept per environment
+	BlobCache    int64         // bytes of materialised blobs kept per repository; 0 for any number
 	// Unsupported names keys of .gitenv that this version does not act on.
 	Unsupported []string
 }
@@ -44,7 +46,7 @@ type Settings struct {
 // readSettings reads the settings that hold for an environment started from
 // commit ("" reads git config alone).
 func (s *Store) readSettings(ctx context.Context, commit string) (Settings, error) {
-	set := Settings{Image: defaultImage, Workdir: defaultWorkdir, MaxFileSize: defaultMaxFileSize, Idle: defaultIdle, OutputLimit: defaultOutputLimit, BlobCache: defaultBlobCache, Uring: true}
+	set := Settings{Image: defaultImage, Workdir: defaultWorkdir, MaxFileSize: defaultMaxFileSize, Idle: defaultIdle, OutputLimit: defaultOutputLimit, BlobCache: defaultBlobCache, Watchdog: defaultWatchdog, Uring: true}
 	if commit != "" {
 		e, err := s.Reader.Path(ctx, commit, ".gitenv")
 		switch {
@@ -161,6 +163,8 @@ func (set *Settings) applyHost(key, val string) error {
 		default:
 			return errors.New("not on or off")
 		}
+	case "env.watchdog":
+		return set.applyWatchdog(val)
 	case "env.idletimeout":
 		d, err := time.ParseDuration(val)
 		if err != nil || d <= 0 {
@@ -168,6 +172,23 @@ func (set *Settings) applyHost(key, val string) error {
 		}
 		set.Idle = d
 	}
+	return nil
+}
+
+// shortestWatchdog is what a busy machine may take for anything.
+const shortestWatchdog = time.Second
+
+func (set *Settings) applyWatchdog(val string) error {
+	switch strings.ToLower(val) {
+	case "off", "false", "no", "0":
+		set.Watchdog = 0
+		return nil
+	}
+	d, err := time.ParseDuration(val)
+	if err != nil || d < shortestWatchdog {
+		return errors.New("not off and not a duration of a second or more, such as 30s")
+	}
+	set.Watchdog = d
 	return nil
 }
 

@@ -73,6 +73,7 @@ type Engine struct {
 	setting   *Settings // of git config, for the daemon's own needs
 	merges    bool      // the notes' merge strategies are set, guarded by mu
 	socket    string    // of the containerd in use, guarded by mu
+	notices   notices
 }
 
 // OpenEngine takes over a repository's environments: what an earlier daemon left
@@ -217,6 +218,7 @@ func (e *Engine) fileServer(ctx context.Context) (*fusefs.Client, error) {
 		Exe: e.opts.Exe, GitDir: e.store.Repo.CommonDir,
 		BlobDir: filepath.Join(e.store.Dir, "blobs"), LayerDir: e.layerDir(), Log: log,
 		Uring: e.setting.Uring, BlobCache: e.setting.BlobCache,
+		Watchdog: e.setting.Watchdog, Notices: e.noticeFile(),
 	})
 	if err != nil {
 		return nil, Errorf(ExitFailed, "cannot start the file server: %w", err)

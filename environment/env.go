@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/git-env/git-env/fusefs"
+	"github.com/git-env/git-env/fusefs/layer"
 	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/runtime"
 )
@@ -140,6 +141,7 @@ func (v *Env) mount(ctx context.Context) error {
 		select {
 		case <-v.files.Done(): // its mounts went with it, and the container's view of them
 			v.setMounted(false)
+			v.e.notice("the file server had ended; the workspace of environment '%s' is mounted again with everything that was written", v.name)
 			if err := v.stopContainer(ctx); err != nil {
 				return err
 			}
@@ -180,6 +182,9 @@ func (v *Env) mount(ctx context.Context) error {
 	})
 	if err != nil {
 		_ = os.Remove(dir)
+		if errors.Is(err, layer.ErrDamaged) {
+			return v.e.store.damaged(v.name, err)
+		}
 		return mountError(dir, err)
 	}
 	v.files = fc
@@ -187,6 +192,9 @@ func (v *Env) mount(ctx context.Context) error {
 	v.mountedHeld(fc, held)
 	if held {
 		v.follow(tip)
+	}
+	for _, r := range fc.Repairs(v.st.ID) {
+		v.e.notice("environment '%s': %s", v.name, r)
 	}
 	took.lap("mount")
 	v.e.log.Info("mounted", append([]any{"env", v.st.Name}, took.parts...)...)

@@ -95,6 +95,9 @@ func (x *execution) prepare(ctx context.Context) error {
 	if _, execs := v.use(); execs == 0 {
 		v.notices(ctx, false) // those from before are not this exec's
 	}
+	for _, n := range v.e.Notices() {
+		x.st.Report.Warn(n)
+	}
 	x.home = v.workdir
 	x.rec = notes.Record{
 		ID: notes.NewID(now()), Env: v.st.Name, Command: x.display(),

@@ -18,6 +18,9 @@ import (
 
 // The test binary is also the file server.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "watchdog" {
+		os.Exit(fusefs.WatchdogMain(context.Background(), os.Args[2:]))
+	}
 	if len(os.Args) > 1 && os.Args[1] == "fusefs" {
 		os.Exit(fusefs.ServerMain(context.Background(), os.Args[2:]))
 	}

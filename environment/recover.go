@@ -75,7 +75,7 @@ func (v *Env) recoverExecs(ctx context.Context) error {
 		if _, err := v.commit(ctx, req); err != nil {
 			return fmt.Errorf("cannot recover exec %s: %w", j.Record.ID, err)
 		}
-		v.e.log.Info("recorded an interrupted exec", "env", v.st.Name, "exec", j.Record.ID)
+		v.e.notice("exec %s of environment '%s' was interrupted by a crash; what it wrote is kept and recorded", j.Record.ID, v.name)
 		discard(f)
 	}
 	v.recovered = true

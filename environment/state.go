@@ -226,7 +226,11 @@ func (s *Store) checkLayers(st *State) error {
 		must = st.Layers
 	}
 	for _, l := range must {
-		if _, err := os.Stat(filepath.Join(s.Dir, "layers", l, "meta")); errors.Is(err, fs.ErrNotExist) {
+		dir := filepath.Join(s.Dir, "layers", l)
+		if _, err := os.Stat(filepath.Join(dir, "log")); errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Stat(filepath.Join(dir, "meta")); err == nil {
+				return s.damaged(st.Name, fmt.Errorf("%s is gone", filepath.Join(dir, "log")))
+			}
 			return s.damaged(st.Name, fmt.Errorf("layer %s of its workspace is gone", l))
 		}
 	}

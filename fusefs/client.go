@@ -33,6 +33,11 @@ type ServerOptions struct {
 	// change of processors. With privilege it switches that on in the kernel;
 	// where the kernel does not have it, it changes nothing.
 	Uring bool
+	// Watchdog is how long the server may take to answer before a process of
+	// its own takes it to be stuck, aborts its connections and ends it; 0 for
+	// none. That process leaves a line for people in the file Notices.
+	Watchdog time.Duration
+	Notices  string
 	// Log gets the server's messages; nil for none.
 	Log *os.File
 }
@@ -47,6 +52,7 @@ type Client struct {
 	log  *log.Logger
 
 	uring atomic.Bool // new mounts use io_uring
+	dog   *dog        // nil for none
 
 	mu      sync.Mutex
 	nextID  uint64                     // guarded by mu
@@ -57,6 +63,7 @@ type Client struct {
 // mounted is a mount this process made.
 type mounted struct {
 	dir     string
+	control *os.File // of its connection; nil when it could not be opened
 	dev     *os.File // guarded by Client.mu; nil until it is mounted
 	repairs []Repair // guarded by Client.mu
 }
@@ -80,16 +87,23 @@ func StartServer(ctx context.Context, o ServerOptions) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	asks, answers, err := healthPair()
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	defer answers.Close()
 	cmd := exec.Command(o.Exe, "fusefs", "--git-dir", o.GitDir, "--blobs", o.BlobDir, "--layers", o.LayerDir,
 		"--blob-cache", strconv.FormatInt(o.BlobCache, 10))
 	cmd.Dir = "/"
-	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.ExtraFiles = []*os.File{theirs, answers}
 	if o.Log != nil {
 		cmd.Stdout, cmd.Stderr = o.Log, o.Log
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		conn.Close()
+		asks.Close()
 		return nil, fmt.Errorf("starting the file server: %w", err)
 	}
 	theirs.Close()
@@ -99,6 +113,15 @@ func StartServer(ctx context.Context, o ServerOptions) (*Client, error) {
 		log: clientLog(o.Log),
 	}
 	c.uring.Store(o.Uring && c.offerUring())
+	if o.Watchdog > 0 {
+		c.dog, err = newDog(o, cmd.Process.Pid, asks, c.log)
+	}
+	if c.dog == nil {
+		asks.Close()
+	}
+	if err != nil {
+		c.log.Printf("no watchdog: %v", err)
+	}
 	ready := make(chan response, 1)
 	c.pending[0] = ready
 	go c.receive()
@@ -111,6 +134,15 @@ func StartServer(ctx context.Context, o ServerOptions) (*Client, error) {
 		c.kill()
 		return nil, ctx.Err()
 	}
+}
+
+// healthPair makes the socket over which the watchdog asks the server.
+func healthPair() (asks, answers *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "health"), os.NewFile(uintptr(fds[1]), "health"), nil
 }
 
 func clientLog(f *os.File) *log.Logger {
@@ -159,6 +191,7 @@ func (c *Client) receive() {
 		m.abort()
 	}
 	c.cmd.Wait()
+	c.dog.close()
 	for _, ch := range pending {
 		close(ch)
 	}
@@ -169,7 +202,15 @@ func (c *Client) receive() {
 // report an error to anybody; the next Mount at the directory would.
 func (m *mounted) abort() {
 	_ = AbortStale(m.dir)
+	m.release()
+}
+
+// release closes the descriptors.
+func (m *mounted) release() {
 	m.dev.Close()
+	if m.control != nil {
+		m.control.Close()
+	}
 }
 
 func (c *Client) kill() {

@@ -90,7 +90,27 @@ func (c *Client) tryMount(ctx context.Context, spec MountSpec, m *mounted, uring
 	c.mu.Lock()
 	m.repairs = resp.Repairs
 	c.mu.Unlock()
+	c.guard(spec.ID, m)
 	return nil
+}
+
+// guard opens what ends the connection of a fresh mount, whoever has it, and
+// gives it to the watchdog.
+func (c *Client) guard(id string, m *mounted) {
+	entry, err := findMount(m.dir)
+	if err != nil || entry == nil {
+		c.log.Printf("%s: not in the mount table: %v", m.dir, err)
+		return
+	}
+	control, err := openConnection(entry.minor)
+	if err != nil {
+		c.log.Printf("%s: nobody watches it: %v", m.dir, err)
+		return
+	}
+	c.mu.Lock()
+	m.control = control
+	c.mu.Unlock()
+	c.dog.add(order{ID: id, Dir: m.dir, Minor: entry.minor}, control)
 }
 
 // Repairs tells what was found damaged, and not told before, when the workspace
@@ -116,17 +136,13 @@ func (c *Client) Unmount(ctx context.Context, id string) error {
 	case !there:
 		return fmt.Errorf("%w: %s", ErrNotMounted, id)
 	}
-	entry, err := findMount(m.dir)
-	if err != nil {
-		return err
-	}
 	if err := unmountFuse(m.dir); err != nil {
 		return err
 	}
-	_, err = c.call(ctx, &request{Op: opUnmount, Mount: id}, nil)
-	if errors.Is(err, syscall.EBUSY) && entry != nil {
-		// Somebody in another mount namespace has it.
-		if aerr := abortConnection(entry.minor); aerr != nil {
+	_, err := c.call(ctx, &request{Op: opUnmount, Mount: id}, nil)
+	if errors.Is(err, syscall.EBUSY) && m.control != nil {
+		// Somebody in another mount namespace has it, or in none.
+		if aerr := abortControl(m.control); aerr != nil {
 			return fmt.Errorf("%w; aborting: %w", err, aerr)
 		}
 		_, err = c.call(ctx, &request{Op: opUnmount, Mount: id}, nil)
@@ -137,7 +153,8 @@ func (c *Client) Unmount(ctx context.Context, id string) error {
 	c.mu.Lock()
 	delete(c.mounts, id)
 	c.mu.Unlock()
-	m.dev.Close()
+	c.dog.remove(id)
+	m.release()
 	return nil
 }
 

@@ -28,12 +28,7 @@ func TestServerKilled(t *testing.T) {
 	f, err := os.OpenFile(r.path("new"), os.O_RDWR, 0)
 	must(t, err)
 	defer f.Close()
-	must(t, syscall.Kill(r.c.Pid(), syscall.SIGSTOP))
-	for state := byte(0); state != 'T'; {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.c.Pid()))
-		must(t, err)
-		state = stat[bytes.LastIndexByte(stat, ')')+2]
-	}
+	suspend(t, r.c.Pid())
 	go func() {
 		_, err := f.WriteAt([]byte("x"), 100)
 		stopped <- err
@@ -70,6 +65,17 @@ func TestServerKilled(t *testing.T) {
 	r.start()
 	r.mount()
 	same(t, "after the kill", snapshot(t, r.spec.Dir), before, exact)
+}
+
+// suspend stops a process with all its threads.
+func suspend(t *testing.T, pid int) {
+	t.Helper()
+	must(t, syscall.Kill(pid, syscall.SIGSTOP))
+	for state := byte(0); state != 'T'; {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		must(t, err)
+		state = stat[bytes.LastIndexByte(stat, ')')+2]
+	}
 }
 
 // A mount that nobody serves, as after a crash of everything, is no obstacle.
@@ -205,7 +211,7 @@ func fakeDaemon(args []string) int {
 		c, err = StartServer(context.Background(), ServerOptions{
 			Exe: exe, GitDir: filepath.Join(args[0], "repo/.git"),
 			BlobDir: filepath.Join(args[0], "blobs"), LayerDir: filepath.Join(args[0], "layers"),
-			Uring: overUring(),
+			Uring: overUring(), Watchdog: 500 * time.Millisecond, Notices: filepath.Join(args[0], "notices"),
 		})
 	}
 	if err == nil {
@@ -215,6 +221,12 @@ func fakeDaemon(args []string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Println(c.Pid())
+	pid := 0
+	for ; pid == 0; time.Sleep(time.Millisecond) {
+		c.dog.mu.Lock()
+		pid = c.dog.pid
+		c.dog.mu.Unlock()
+	}
+	fmt.Println(c.Pid(), pid)
 	select {}
 }

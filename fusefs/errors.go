@@ -10,10 +10,7 @@ import (
 // made again without.
 var errNoUring = errors.New("no FUSE over io_uring")
 
-// ErrDamaged reports a workspace one of whose layers cannot be read at all.
-var ErrDamaged = layer.ErrDamaged
-
 // knownErrors are the errors that keep their identity over the socket.
 func knownErrors() []error {
-	return []error{ErrNotMounted, ErrMounted, ErrDamaged, layer.ErrNewerFormat, layer.ErrSealed, errNoUring}
+	return []error{ErrNotMounted, ErrMounted, layer.ErrDamaged, layer.ErrNewerFormat, layer.ErrSealed, errNoUring}
 }

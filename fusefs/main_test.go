@@ -16,6 +16,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "fusefs" {
 		os.Exit(ServerMain(context.Background(), os.Args[2:]))
 	}
+	if len(os.Args) > 1 && os.Args[1] == "watchdog" {
+		os.Exit(WatchdogMain(context.Background(), os.Args[2:]))
+	}
 	if len(os.Args) > 1 && os.Args[1] == "daemon" {
 		os.Exit(fakeDaemon(os.Args[2:]))
 	}
@@ -50,6 +53,8 @@ type rig struct {
 	spec MountSpec
 	// blobCache bounds the cache; to be set before start.
 	blobCache int64
+
+	watchdog time.Duration // 0 for none
 }
 
 func git(t testing.TB, dir string, args ...string) string {
@@ -126,6 +131,7 @@ func (r *rig) start() {
 		Exe: exe, GitDir: filepath.Join(r.repo, ".git"),
 		BlobDir: filepath.Join(r.dir, "blobs"), LayerDir: filepath.Join(r.dir, "layers"), Log: serverLog(r.t),
 		Uring: overUring(), BlobCache: r.blobCache,
+		Watchdog: r.watchdog, Notices: filepath.Join(r.dir, "notices"),
 	})
 	if err != nil {
 		r.t.Fatal(err)

@@ -130,9 +130,3 @@ func unescape(s string) string {
 	}
 	return b.String()
 }
-
-// abortConnection aborts a connection that no mount in this namespace leads
-// to any more. It needs the control file system, which is usually there.
-func abortConnection(minor string) error {
-	return os.WriteFile("/sys/fs/fuse/connections/"+minor+"/abort", []byte("1"), 0)
-}

@@ -197,7 +197,7 @@ func TestMissingLayerParts(t *testing.T) {
 	for _, id := range []string{"l1", "l2"} {
 		log := r.layerFile(id, "log")
 		must(t, os.Rename(log, log+".away"))
-		if err := r.c.Mount(t.Context(), r.spec); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), id) {
+		if err := r.c.Mount(t.Context(), r.spec); !errors.Is(err, layer.ErrDamaged) || !strings.Contains(err.Error(), id) {
 			t.Errorf("without the log of %s: %v", id, err)
 		}
 		if _, err := os.Stat(log); err == nil {

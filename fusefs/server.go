@@ -18,6 +18,7 @@ import (
 
 const (
 	controlFD = 3
+	healthFD  = 4 // the watchdog asks there
 	// maxFds bounds the backing files that are open without being in use.
 	maxFds = 1024
 	// gitProcesses is how many cat-file processes a file server uses at most.
@@ -65,6 +66,8 @@ func ServerMain(ctx context.Context, args []string) int {
 	reader := objects.NewReader(gitcmd.New(*gitDir).WithEnv("GIT_NO_REPLACE_OBJECTS=1"), gitProcesses)
 	defer reader.Close()
 	s := newServer(&shared{layerDir: *layers, objs: keepRecent(gitObjects{reader}), fds: newFdCache(maxFds), log: logger}, *blobs, *blobCache)
+	syscall.CloseOnExec(healthFD)
+	go s.answerHealth(os.NewFile(healthFD, "health"))
 	return s.run(ctx, c)
 }
 
@@ -83,9 +86,10 @@ type server struct {
 
 // mount is a workspace that is being served.
 type mount struct {
-	w     *workspace
-	ended chan struct{} // closed when the kernel asks no more
-	close sync.Once
+	w       *workspace
+	carrier transport
+	ended   chan struct{} // closed when the kernel asks no more
+	close   sync.Once
 }
 
 func newServer(sh *shared, blobDir string, blobCache int64) *server {
@@ -240,6 +244,7 @@ func (s *server) mount(ctx context.Context, spec MountSpec, fd int, uring bool) 
 		return err
 	}
 	carrier, err := s.transport(m.w, fd, uring)
+	m.carrier = carrier
 	fd = -1 // the transport's now
 	if err != nil {
 		m.w.close()

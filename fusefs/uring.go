@@ -43,9 +43,10 @@ type uringTransport struct {
 	devOut  []byte
 	failure atomic.Int64 // errno for which an entry was lost
 	lose    sync.Once
-	losing  chan struct{} // closed when an entry is lost
-	live    atomic.Int64  // entries, and one for registering
-	drained chan struct{} // closed when there are none
+	losing  chan struct{}  // closed when an entry is lost
+	live    atomic.Int64   // entries, and one for registering
+	drained chan struct{}  // closed when there are none
+	slow    []atomic.Int32 // by processor: entries whose request takes its time
 }
 
 // newUringTransport answers the kernel's first message and registers the
@@ -61,7 +62,7 @@ func newUringTransport(p *uringPool, fd int, w *workspace) (*uringTransport, err
 	opts.ExtraCapabilities |= fuse.CAP_OVER_IO_URING
 	t := &uringTransport{
 		dev: os.NewFile(uintptr(fd), "/dev/fuse"), fd: fd, fs: fuse.NewProtocolServer(w, opts), w: w, log: w.log,
-		losing: make(chan struct{}), drained: make(chan struct{}),
+		losing: make(chan struct{}), drained: make(chan struct{}), slow: make([]atomic.Int32, len(p.workers)),
 	}
 	t.live.Add(1)
 	entries, err := t.allocate(len(p.workers))

@@ -238,8 +238,11 @@ func (w *uringWorker) completed(e *uringEntry, res int32) {
 		e.commit(w.push())
 		return
 	}
+	busy := &e.t.slow[e.qid]
+	busy.Add(1)
 	go func() {
 		e.answer()
+		busy.Add(-1)
 		w.post(func() { e.commit(w.push()) })
 	}()
 }

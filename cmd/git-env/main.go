@@ -23,8 +23,8 @@ func main() {
 	os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// runHidden runs what git-env starts itself as: the daemon, the file server and
-// the first process of a container. It comes before anything else, because the
+// runHidden runs what git-env starts itself as: the daemon, the file server, its
+// watchdog and the first process of a container. It comes before anything else, because the
 // last one is to be small and all are to be quick.
 func runHidden(args []string) (code int, hidden bool) {
 	if len(args) == 0 {
@@ -35,6 +35,8 @@ func runHidden(args []string) (code int, hidden bool) {
 		return initproc.Main(), true
 	case args[0] == "fusefs":
 		return fusefs.ServerMain(context.Background(), args[1:]), true
+	case args[0] == "watchdog":
+		return fusefs.WatchdogMain(context.Background(), args[1:]), true
 	case args[0] == "daemon" && len(args) > 1 && args[1] == "serve":
 		return daemon.Main(args[2:]), true
 	}

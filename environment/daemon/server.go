@@ -203,6 +203,11 @@ func (s *server) handle(ctx context.Context, c net.Conn) {
 	start := time.Now()
 	result, err := s.request(ctx, conn, req)
 	s.log.Info("request", "method", req.Method, "ms", time.Since(start).Milliseconds(), "err", err)
+	if !reads(req.Method) {
+		for _, n := range s.engine.Notices() {
+			reporter{conn}.Warn(n)
+		}
+	}
 	if err == nil && req.Method == api.MethodDaemonStop {
 		defer s.stop()
 	}

@@ -303,7 +303,7 @@ func (e *Engine) bringIntoBeing(ctx context.Context, st *State, fill func() erro
 		removeUpTo(filepath.Dir(dir), filepath.Join(e.store.Dir, "envs"))
 		return err
 	})
-	if err := e.store.save(st); err != nil {
+	if err := e.saveFirst(st); err != nil {
 		return err
 	}
 	if fill != nil {

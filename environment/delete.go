@@ -252,24 +252,6 @@ func removeAllLast(dir, last string) error {
 	return os.RemoveAll(dir)
 }
 
-// dropLayers removes the layers that no other environment has. When one cannot
-// be read, all stay.
-func (e *Engine) dropLayers(st *State) error {
-	used, err := e.usedLayers(st.Name)
-	if err != nil {
-		e.log.Warn("layers are kept: an environment cannot be read", "err", err)
-		return nil
-	}
-	for _, l := range st.Layers {
-		if !used[l] && l == filepath.Base(l) {
-			if err := os.RemoveAll(filepath.Join(e.layerDir(), l)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // deleteDamaged removes what is left of an environment whose state cannot be
 // read. Its branch stays: it is all that can be trusted.
 func (e *Engine) deleteDamaged(ctx context.Context, name string) (*api.Deleted, error) {

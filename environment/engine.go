@@ -53,6 +53,7 @@ type Engine struct {
 	idle   time.Duration
 
 	warmOnce sync.Once
+	merging  merging
 
 	life    context.Context // ends when the engine closes
 	end     context.CancelFunc
@@ -119,6 +120,7 @@ func (e *Engine) Close() error {
 	e.end()
 	e.indexes.Unlock()
 	e.indexes.Wait()
+	e.endMerging()
 	var errs []error
 	for _, v := range envs {
 		v.mu.Lock()
@@ -209,7 +211,7 @@ func (e *Engine) fileServer(ctx context.Context) (*fusefs.Client, error) {
 			return e.files, nil
 		}
 	}
-	log, err := os.OpenFile(filepath.Join(e.store.Dir, "daemon.log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE|oNofollow, 0o600)
+	log, err := e.openLog()
 	if err != nil {
 		return nil, err
 	}
@@ -225,6 +227,11 @@ func (e *Engine) fileServer(ctx context.Context) (*fusefs.Client, error) {
 	}
 	e.files = c
 	return c, nil
+}
+
+// openLog opens the daemon's log for a process of ours.
+func (e *Engine) openLog() (*os.File, error) {
+	return os.OpenFile(filepath.Join(e.store.Dir, "daemon.log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE|oNofollow, 0o600)
 }
 
 func (e *Engine) layerDir() string { return filepath.Join(e.store.Dir, "layers") }

@@ -149,6 +149,9 @@ func (v *Env) mount(ctx context.Context) error {
 			return nil
 		}
 	}
+	if err := v.adoptMerged(); err != nil {
+		return err
+	}
 	took := startLaps()
 	fc, err := v.e.fileServer(ctx)
 	if err != nil {
@@ -198,6 +201,7 @@ func (v *Env) mount(ctx context.Context) error {
 	}
 	took.lap("mount")
 	v.e.log.Info("mounted", append([]any{"env", v.st.Name}, took.parts...)...)
+	v.tidyLayers(ctx)
 	v.e.store.noteTop(v.st)
 	if err := v.recoverExecs(ctx); err != nil {
 		// Not in the way of this use; what commits next tries again.
@@ -276,6 +280,9 @@ func (v *Env) unmount(ctx context.Context, force bool) error {
 		}
 	}
 	v.setMounted(false)
+	if err := v.adoptMerged(); err != nil {
+		v.e.log.Warn("cannot take over merged layers", "env", v.st.Name, "err", err)
+	}
 	removeUpTo(v.st.Workspace, filepath.Join(DataHome(), "git-env"))
 	return nil
 }

@@ -85,6 +85,9 @@ func (v *Env) frozen(ctx context.Context) ([]string, time.Duration, error) {
 		return layers[:len(layers)-1], 0, nil
 	}
 	pause, err := v.freeze(ctx)
+	if err == nil {
+		v.mergeSoon(stack.Nodes)
+	}
 	return layers, pause, err
 }
 

@@ -133,31 +133,6 @@ func globEscape(p string) string {
 	return string(out)
 }
 
-// dropOrphanLayers removes layers that no environment refers to. Layers are
-// named in env.json before they are written, so what is not named is garbage;
-// when any environment cannot be read nothing is removed.
-func (e *Engine) dropOrphanLayers() error {
-	used, err := e.usedLayers("")
-	if err != nil {
-		return nil //nolint:nilerr // an unreadable environment may own any layer
-	}
-	entries, err := os.ReadDir(e.layerDir())
-	if err != nil {
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		return err
-	}
-	for _, d := range entries {
-		if !used[d.Name()] {
-			if err := os.RemoveAll(filepath.Join(e.layerDir(), d.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // dropOrphanIndexes removes cached indexes of what no environment started from;
 // they are made again when needed.
 func (e *Engine) dropOrphanIndexes() error {
@@ -182,29 +157,4 @@ func (e *Engine) dropOrphanIndexes() error {
 		}
 	}
 	return nil
-}
-
-// usedLayers lists the layers of all environments but except.
-func (e *Engine) usedLayers(except string) (map[string]bool, error) {
-	names, err := e.store.Names()
-	if err != nil {
-		return nil, err
-	}
-	used := map[string]bool{}
-	for _, n := range names {
-		if n == except {
-			continue
-		}
-		st, err := e.store.Load(n)
-		if errors.Is(err, ErrNoEnv) {
-			continue // deleted just now
-		}
-		if st == nil {
-			return nil, err
-		}
-		for _, l := range st.Layers {
-			used[l] = true
-		}
-	}
-	return used, nil
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -170,6 +171,20 @@ func (s *Store) EnvDir(name string) string {
 
 // Load reads an environment's state: ErrNoEnv, ErrDamaged, ErrNewerFormat.
 func (s *Store) Load(name string) (*State, error) {
+	st, err := s.load(name)
+	for st != nil && errors.Is(err, ErrDamaged) {
+		// A layer is missing: perhaps the daemon has just named another one in
+		// its place.
+		again, aerr := s.load(name)
+		if again != nil && slices.Equal(again.Layers, st.Layers) {
+			break
+		}
+		st, err = again, aerr
+	}
+	return st, err
+}
+
+func (s *Store) load(name string) (*State, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
 	}

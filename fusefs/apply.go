@@ -129,6 +129,9 @@ func (t *tree) applyIntro(r *layer.Record) error {
 	t.sawIno(r.Ino)
 	n := t.newLower(r.Ino, r.Mode, r.OID, r.Size)
 	n.flags |= known
+	if n.kind() == syscall.S_IFREG {
+		n.flags |= convert // perhaps: whoever reads it finds out
+	}
 	t.attach(p, r.Name, n)
 	return nil
 }

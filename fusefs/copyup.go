@@ -120,9 +120,12 @@ func (w *workspace) prepare(ino uint64, keep int64, kill bool) fuse.Status {
 // copyUp gives n a data file in the top layer with the first keep bytes of
 // its content. The shard of n is held for writing.
 func (w *workspace) copyUp(n *node, keep int64) fuse.Status {
-	src, st := w.backing(n.ino)
-	if !st.Ok() {
-		return st
+	var src *fdRef
+	st := fuse.OK
+	if keep > 0 {
+		if src, st = w.backing(n.ino); !st.Ok() {
+			return st
+		}
 	}
 	if src != nil {
 		defer w.fds.release(src)

@@ -18,7 +18,11 @@ func (t *tree) differs(o *tree, first int16) string {
 		if m == nil {
 			return fmt.Sprintf("inode %x is missing", ino)
 		}
-		if what := n.differs(m, first); what != "" {
+		what := n.differs(m, first)
+		if what == "" && n.flags&lower != 0 && (n.isDir() || n.converts()) && t.origin(n) != o.origin(m) {
+			what = "place in the tree"
+		}
+		if what != "" {
 			return fmt.Sprintf("inode %x (%q): %s", ino, n.name, what)
 		}
 	}

@@ -60,9 +60,12 @@ func (w *workspace) loadTree(ctx context.Context, n *node) error {
 	if done {
 		return nil
 	}
-	entries, err := w.readTree(ctx, id, w.cones[n.ino])
+	entries, attributes, err := w.readTree(ctx, id, w.cones[n.ino])
 	if err != nil {
 		return fmt.Errorf("tree %s: %w", id, err)
+	}
+	if err := w.rulesFor(ctx, n, attributes, entries); err != nil {
+		return err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,14 +92,16 @@ func (w *workspace) loadTree(ctx context.Context, n *node) error {
 	return nil
 }
 
-// readTree returns what is shown of a tree; c may be nil, for all of it.
-func (w *workspace) readTree(ctx context.Context, id string, c *cone) ([]lowerEntry, error) {
+// readTree returns what is shown of a tree, and the id of its .gitattributes,
+// which counts when it is hidden too; c may be nil, for all of it.
+func (w *workspace) readTree(ctx context.Context, id string, c *cone) (entries []lowerEntry, attributes string, err error) {
 	all, err := w.objs.Tree(ctx, id)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
+	attributes = attributesFile(all)
 	all = c.mask(all)
-	entries := make([]lowerEntry, 0, len(all))
+	entries = make([]lowerEntry, 0, len(all))
 	var ids []string
 	var at []int
 	for _, e := range all {
@@ -105,7 +110,7 @@ func (w *workspace) readTree(ctx context.Context, id string, c *cone) ([]lowerEn
 		}
 		raw, err := hex.DecodeString(e.ID)
 		if err != nil || len(raw) > 32 {
-			return nil, fmt.Errorf("bad object id %q", e.ID)
+			return nil, "", fmt.Errorf("bad object id %q", e.ID)
 		}
 		if kind := e.Mode & syscall.S_IFMT; kind == syscall.S_IFREG || kind == syscall.S_IFLNK {
 			ids, at = append(ids, e.ID), append(at, len(entries))
@@ -113,11 +118,11 @@ func (w *workspace) readTree(ctx context.Context, id string, c *cone) ([]lowerEn
 		entries = append(entries, lowerEntry{name: e.Name, mode: e.Mode, oid: raw})
 	}
 	if len(ids) == 0 {
-		return entries, nil
+		return entries, attributes, nil
 	}
 	sizes, err := w.objs.Sizes(ctx, ids)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	for i, size := range sizes {
 		if size < 0 {
@@ -125,7 +130,7 @@ func (w *workspace) readTree(ctx context.Context, id string, c *cone) ([]lowerEn
 		}
 		entries[at[i]].size = size
 	}
-	return entries, nil
+	return entries, attributes, nil
 }
 
 // maxName is the longest name the kernel lists; FUSE itself would let longer

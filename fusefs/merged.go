@@ -12,7 +12,9 @@ func (t *tree) applyMerged(r *layer.Record) error {
 	case layer.KindNode:
 		return t.applyNode(r)
 	case layer.KindGone:
-		delete(t.nodes, r.Ino)
+		if n := t.nodes[r.Ino]; n != nil {
+			t.drop(n)
+		}
 		return nil
 	case layer.KindEnd:
 		t.seq, t.nextIno = r.Seq, max(t.nextIno, r.Ino)
@@ -87,6 +89,12 @@ func (t *tree) setNode(n *node, r *layer.Record) {
 	}
 	if r.Flags&layer.NodeData != 0 {
 		n.data = t.layer
+	}
+	if n.flags&lower != 0 && n.kind() == syscall.S_IFREG {
+		n.flags |= convert // perhaps, as with an intro
+	}
+	if r.Flags&layer.NodeMoved != 0 {
+		t.setOrigin(n, r.Name2)
 	}
 	if n != t.root {
 		n.oid = [32]byte{}

@@ -239,6 +239,9 @@ func (m *merger) describeNode(n *node, first int16, put func(*layer.Record) erro
 	if n.data >= first {
 		r.Flags |= layer.NodeData
 	}
+	if path, moved := m.t.origins[n.ino]; moved && (n.isDir() || n.converts()) {
+		r.Flags, r.Name2 = r.Flags|layer.NodeMoved, path
+	}
 	if n.parent != nil {
 		if _, ok := m.names[link64{n.parent.ino, n.name}]; ok {
 			r.Parent, r.Name = n.parent.ino, n.name

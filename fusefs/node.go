@@ -27,6 +27,8 @@ const (
 	hasCap                // has the attribute security.capability
 	gitlink               // lower, and oid is the commit of a submodule
 	unwritten             // new and empty: there is no data file yet; never known at replay
+	convert               // lower, and the content may be a conversion of the blob
+	sized                 // convert, and size is that of the content
 )
 
 // node is an inode. All fields but lookups are guarded by workspace.mu.

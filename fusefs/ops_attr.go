@@ -19,7 +19,11 @@ func (w *workspace) String() string { return "git-env" }
 
 // attr fills in the attributes of n. mu is held.
 func (w *workspace) attr(n *node, a *fuse.Attr) fuse.Status {
-	size, mtime, ctime, blocks := n.size, n.mtime, n.ctime, (n.size+511)/512
+	size, mtime, ctime := n.size, n.mtime, n.ctime
+	if n.unsettled() {
+		size = max(size, 1) // so that somebody who reads it meets the failure
+	}
+	blocks := (size + 511) / 512
 	if n.data != noData && n.flags&unwritten == 0 {
 		var st unix.Stat_t
 		switch err := w.stat1(n, &st); err {
@@ -79,10 +83,7 @@ func (w *workspace) entry(n *node, out *fuse.EntryOut) fuse.Status {
 	}
 	out.NodeId, out.Generation = n.ino, 1
 	out.SetEntryTimeout(forever)
-	out.SetAttrTimeout(forever)
-	if !n.counted() {
-		out.SetAttrTimeout(0)
-	}
+	out.SetAttrTimeout(attrTime(n))
 	n.lookups.Add(1)
 	return fuse.OK
 }
@@ -113,13 +114,14 @@ func (w *workspace) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.Att
 		return fuse.OK
 	}
 	w.mu.RLock()
-	defer w.mu.RUnlock()
 	n := w.t.nodes[in.NodeId]
-	if n != nil && !n.counted() {
+	if n != nil && (!n.counted() || n.unsettled()) {
 		w.mu.RUnlock()
 		w.count(context.Background(), n)
+		w.settle(in.NodeId)
 		w.mu.RLock()
 	}
+	defer w.mu.RUnlock()
 	if n == nil {
 		return fuse.Status(syscall.ESTALE)
 	}
@@ -138,6 +140,7 @@ func (w *workspace) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 			return st
 		}
 	}
+	w.settle(in.NodeId)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := w.t.nodes[in.NodeId]
@@ -155,10 +158,7 @@ func (w *workspace) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 
 // attrOut fills in an answer. mu is held.
 func (w *workspace) attrOut(n *node, out *fuse.AttrOut) fuse.Status {
-	out.SetTimeout(forever)
-	if !n.counted() {
-		out.SetTimeout(0)
-	}
+	out.SetTimeout(attrTime(n))
 	return w.attr(n, &out.Attr)
 }
 

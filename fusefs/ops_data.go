@@ -1,6 +1,7 @@
 package fusefs
 
 import (
+	"context"
 	"errors"
 	"io"
 	"syscall"
@@ -19,12 +20,12 @@ func (w *workspace) backing(ino uint64) (*fdRef, fuse.Status) {
 		return nil, fuse.EBADF
 	}
 	key := fdKey{w, ino, n.data}
-	size, isLower := n.size, n.flags&lower != 0
+	size, isLower, converts := n.size, n.flags&lower != 0, n.converts()
 	flags := unix.O_RDONLY
 	if n.data == w.t.layer && !w.spec.ReadOnly {
 		flags = unix.O_RDWR
 	}
-	if n.flags&unwritten != 0 || n.data == noData && (!isLower || size == 0) {
+	if n.flags&unwritten != 0 || n.data == noData && !converts && (!isLower || size == 0) {
 		w.mu.RUnlock()
 		return nil, fuse.OK
 	}
@@ -42,9 +43,12 @@ func (w *workspace) backing(ino uint64) (*fdRef, fuse.Status) {
 
 	var f backingFile
 	var err error
-	if path == "" {
+	switch {
+	case converts:
+		f, err = w.openLower(context.Background(), ino)
+	case path == "":
 		f, err = w.openBlob(ino, id, size)
-	} else {
+	default:
 		f, err = openBacking(path, flags, 0)
 	}
 	if errors.Is(err, unix.ENOENT) && path != "" {

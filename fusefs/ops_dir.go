@@ -20,6 +20,11 @@ func (w *workspace) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string
 		return st
 	}
 	w.mu.RLock()
+	if n := p.dir.get(name); n != nil && n.unsettled() {
+		w.mu.RUnlock()
+		w.settle(n.ino)
+		w.mu.RLock()
+	}
 	defer w.mu.RUnlock()
 	if n := p.dir.get(name); n != nil {
 		return w.entry(n, out)
@@ -60,9 +65,11 @@ func (w *workspace) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.Di
 		case eo == nil:
 			return false, fuse.OK
 		case n != nil:
-			// Should the attributes be unreadable, the entry stays without
-			// them and the kernel looks it up.
-			if st := w.entry(n, eo); !st.Ok() {
+			// Should the attributes be unreadable, or cost a conversion, the
+			// entry stays without them and the kernel looks it up.
+			if n.unsettled() {
+				*eo = fuse.EntryOut{}
+			} else if st := w.entry(n, eo); !st.Ok() {
 				*eo = fuse.EntryOut{}
 			}
 		case e.Ino == dotGitIno:

@@ -133,6 +133,7 @@ func (w *workspace) link(in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.
 	if !st.Ok() {
 		return st
 	}
+	w.settle(in.Oldnodeid)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := w.t.nodes[in.Oldnodeid]

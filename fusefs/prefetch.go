@@ -149,7 +149,7 @@ func (w *workspace) siblings(parent uint64, name string, most int) []wanted {
 				break
 			}
 			n := e.n
-			if n == nil || n.kind() != syscall.S_IFREG || n.flags&lower == 0 || n.data != noData || n.size <= 0 || n.size > aheadLarge {
+			if n == nil || n.kind() != syscall.S_IFREG || n.flags&lower == 0 || n.data != noData || n.converts() || n.size <= 0 || n.size > aheadLarge {
 				continue
 			}
 			item := wanted{w.t.oidString(&n.oid), n.size}

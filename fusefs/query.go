@@ -3,6 +3,7 @@ package fusefs
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"syscall"
@@ -24,6 +25,17 @@ func (w *workspace) dirty(dirs []string) (Dirty, error) {
 	w.gate.Unlock()
 
 	w.mu.RLock()
+	var converted []uint64
+	for _, path := range dirs {
+		if p := w.known(path); p != nil && p.isDir() {
+			converted = append(converted, convertedIn(p, maps.Keys(p.dir.dirty))...)
+		}
+	}
+	if len(converted) > 0 {
+		w.mu.RUnlock()
+		w.present(converted...)
+		w.mu.RLock()
+	}
 	defer w.mu.RUnlock()
 	for _, path := range dirs {
 		var entries []DirtyEntry
@@ -113,6 +125,11 @@ func (w *workspace) describeAll(p *node) ([]DirtyEntry, error) {
 		return nil, nil
 	}
 	w.mu.RLock()
+	if converted := convertedIn(p, maps.Keys(p.dir.ents)); len(converted) > 0 {
+		w.mu.RUnlock()
+		w.present(converted...)
+		w.mu.RLock()
+	}
 	defer w.mu.RUnlock()
 	entries := make([]DirtyEntry, 0, len(p.dir.ents))
 	for _, de := range p.dir.order {
@@ -137,6 +154,11 @@ func (w *workspace) stat(ctx context.Context, paths []string) ([]DirtyEntry, err
 			return nil, err
 		}
 		w.mu.RLock()
+		if n != nil && n.converts() {
+			w.mu.RUnlock()
+			w.present(n.ino)
+			w.mu.RLock()
+		}
 		e, err := w.describe(path, n)
 		w.mu.RUnlock()
 		if err != nil {
@@ -174,6 +196,8 @@ func (w *workspace) describe(name string, n *node) (DirtyEntry, error) {
 		switch {
 		case n.data != noData && a.Size > 0:
 			e.Data = w.data(n)
+		case n.converts() && w.convertedFile(n) != "":
+			e.Data, e.Source = w.convertedFile(n), w.t.oidString(&n.oid)
 		case n.data == noData && isLower:
 			e.Blob = w.t.oidString(&n.oid)
 		}

@@ -7,6 +7,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	goruntime "runtime"
 	"sync"
 	"syscall"
@@ -63,9 +64,15 @@ func ServerMain(ctx context.Context, args []string) int {
 		logger.Printf("control socket: %v", err)
 		return 1
 	}
-	reader := objects.NewReader(gitcmd.New(*gitDir).WithEnv("GIT_NO_REPLACE_OBJECTS=1"), gitProcesses)
+	git := gitcmd.New(*gitDir).WithEnv("GIT_NO_REPLACE_OBJECTS=1")
+	reader := objects.NewReader(git, gitProcesses)
 	defer reader.Close()
-	s := newServer(&shared{layerDir: *layers, objs: keepRecent(gitObjects{reader}), fds: newFdCache(maxFds), log: logger}, *blobs, *blobCache)
+	sh := &shared{layerDir: *layers, objs: keepRecent(gitObjects{reader}), fds: newFdCache(maxFds), log: logger}
+	sh.conv = newConverters(git, reader, filepath.Join(filepath.Dir(*blobs), "tmp"), logger)
+	// It is needed for the first mount: read beside what comes before that. A
+	// failure comes again then.
+	go func() { _, _ = sh.conv.config.Config(ctx) }()
+	s := newServer(sh, *blobs, *blobCache)
 	syscall.CloseOnExec(healthFD)
 	go s.answerHealth(os.NewFile(healthFD, "health"))
 	return s.run(ctx, c)
@@ -95,6 +102,7 @@ type mount struct {
 func newServer(sh *shared, blobDir string, blobCache int64) *server {
 	sh.blobs = newBlobStore(blobDir, sh.objs, blobCache, sh.log)
 	sh.aheadWorker = newAheadWorker(sh.blobs)
+	sh.conv.store = newConvertStore(sh.blobs)
 	return &server{shared: sh, mounts: map[string]*mount{}}
 }
 
@@ -279,6 +287,7 @@ func (s *server) abandoned(dir string, mine *mountEntry) {
 
 // unmount ends a mount that the daemon has taken away.
 func (s *server) unmount(id string, m *mount) error {
+	m.w.conv.end() // a filter may take as long as it likes
 	if !m.finish(time.Second) {
 		return fmt.Errorf("%s: %w: still in use", id, syscall.EBUSY)
 	}

@@ -2,6 +2,7 @@ package fusefs
 
 import (
 	"encoding/binary"
+	"os"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
@@ -43,15 +44,16 @@ func (w *workspace) slow(h *fuse.InHeader, arg []byte) bool {
 	switch h.Opcode {
 	case opcodeFsync, opcodeFsyncdir, opcodeSyncfs, opcodeFallocate:
 		return true
-	case opcodeGetattr:
-		return w.uncounted(h.NodeId)
 	case opcodeCopyFileRange:
 		to, length := binary.NativeEndian.Uint64(arg[16:]), binary.NativeEndian.Uint64(arg[40:])
 		return length > quickCopy || w.remote(h.NodeId) || w.elsewhere(to)
 	case opcodeLookup:
-		return w.unread(h.NodeId) || h.NodeId == rootIno && w.held()
-	case opcodeSymlink, opcodeMknod, opcodeMkdir, opcodeUnlink, opcodeRmdir, opcodeLink,
-		opcodeReaddir, opcodeReaddirplus, opcodeTmpfile:
+		return w.slowLookup(h.NodeId, arg) || h.NodeId == rootIno && w.held()
+	case opcodeGetattr:
+		return w.uncounted(h.NodeId) || w.isUnsettled(h.NodeId)
+	case opcodeLink:
+		return w.unread(h.NodeId) || w.isUnsettled(binary.NativeEndian.Uint64(arg))
+	case opcodeSymlink, opcodeMknod, opcodeMkdir, opcodeUnlink, opcodeRmdir, opcodeReaddir, opcodeReaddirplus, opcodeTmpfile:
 		return w.unread(h.NodeId)
 	case opcodeRename, opcodeRename2:
 		return w.unread(h.NodeId) || w.unread(binary.NativeEndian.Uint64(arg))
@@ -60,7 +62,7 @@ func (w *workspace) slow(h *fuse.InHeader, arg []byte) bool {
 	case opcodeWrite:
 		return w.elsewhere(h.NodeId)
 	case opcodeSetattr:
-		return binary.NativeEndian.Uint32(arg)&fuse.FATTR_SIZE != 0 && w.elsewhere(h.NodeId)
+		return binary.NativeEndian.Uint32(arg)&fuse.FATTR_SIZE != 0 && w.elsewhere(h.NodeId) || w.isUnsettled(h.NodeId)
 	}
 	return false
 }
@@ -77,9 +79,15 @@ func (w *workspace) unread(ino uint64) bool {
 func (w *workspace) remote(ino uint64) bool {
 	w.mu.RLock()
 	n := w.t.nodes[ino]
-	if n == nil || n.flags&lower == 0 || n.data != noData || n.size == 0 {
+	if n == nil || n.flags&lower == 0 || n.data != noData || n.size == 0 && !n.converts() {
 		w.mu.RUnlock()
 		return false
+	}
+	if n.converts() {
+		path := w.convertedFile(n)
+		w.mu.RUnlock()
+		_, err := os.Lstat(path)
+		return err != nil
 	}
 	id := w.t.oidString(&n.oid)
 	w.mu.RUnlock()
@@ -95,5 +103,5 @@ func (w *workspace) elsewhere(ino uint64) bool {
 	if n == nil || n.data == w.t.layer {
 		return false
 	}
-	return n.data != noData || n.flags&lower != 0 && n.size > 0
+	return n.data != noData || n.flags&lower != 0 && (n.size > 0 || n.converts())
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+
+	"github.com/git-env/git-env/internal/conversion"
 )
 
 // tree is the namespace of a workspace: a function of the git tree and the
@@ -23,6 +25,10 @@ type tree struct {
 	lenient bool
 	meant   map[uint64]string // names of files that records had no place for
 	damaged []damagedLayer
+	// origins are the paths in the git tree of lower nodes that were moved, rules
+	// say how the content of those with the flag convert comes about.
+	origins map[uint64]string
+	rules   map[uint64]*conversion.Rule
 	// orphaned is called for a node that lost its last name.
 	orphaned func(*node)
 
@@ -47,7 +53,11 @@ func newTree(id string, time int64, uid, gid uint32) (*tree, error) {
 }
 
 // drop forgets a node.
-func (t *tree) drop(n *node) { delete(t.nodes, n.ino) }
+func (t *tree) drop(n *node) {
+	delete(t.nodes, n.ino)
+	delete(t.origins, n.ino)
+	delete(t.rules, n.ino)
+}
 
 // newLower makes the node of an entry of the git tree. mode is git's or, for
 // a known node, the full one.
@@ -87,6 +97,7 @@ func (t *tree) attach(p *node, name string, n *node) {
 
 func (t *tree) detach(p *node, name string) {
 	if n := p.dir.get(name); n != nil {
+		t.keepOrigin(n, p, name)
 		n.dropLink(p, name)
 	}
 	p.dir.remove(name)
@@ -98,7 +109,11 @@ func (t *tree) detach(p *node, name string) {
 // and then calls loaded.
 func (t *tree) load(p *node, entries []lowerEntry) (taken []lowerEntry) {
 	for _, e := range entries {
-		if _, gone := p.dir.hidden[e.name]; gone || p.dir.get(e.name) != nil {
+		if n := p.dir.get(e.name); n != nil {
+			t.settleLoaded(p, n, e)
+			continue
+		}
+		if _, gone := p.dir.hidden[e.name]; gone {
 			continue
 		}
 		ino := hashIno(p.ino, e.name)
@@ -107,6 +122,9 @@ func (t *tree) load(p *node, entries []lowerEntry) (taken []lowerEntry) {
 			continue
 		}
 		n := t.newLower(ino, e.mode, e.oid, e.size)
+		if e.rule != nil {
+			t.setRule(n, e.rule, 0)
+		}
 		t.attach(p, e.name, n)
 	}
 	return taken
@@ -123,4 +141,5 @@ type lowerEntry struct {
 	mode uint32
 	oid  []byte
 	size int64
+	rule *conversion.Rule // nil: shown as stored
 }

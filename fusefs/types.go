@@ -89,6 +89,10 @@ type DirtyEntry struct {
 	// Data is the path on the host of a file's bytes. It may change or vanish
 	// while the workspace is in use; such a change is dirty again.
 	Data string
+	// Source is the id of the blob that Data was converted from, for a file of
+	// the tree that nobody has written to. Such a Data is part of a cache: when
+	// it has vanished, Stat makes it again.
+	Source string
 	// Blob is the id of the blob a file or symbolic link still consists of.
 	// For a file with neither Data nor Blob the content is empty.
 	Blob string

@@ -97,5 +97,9 @@ func (e *uringEntry) finish(unique uint64, n int, st fuse.Status) {
 }
 
 func (e *uringEntry) slow() bool {
-	return e.t.w.slow(header(e.head.inOut[:]), e.head.opIn[:])
+	h, arg := header(e.head.inOut[:]), e.head.opIn[:]
+	if h.Opcode == opcodeLookup {
+		arg = e.payload[:e.head.payloadSz]
+	}
+	return e.t.w.slow(h, arg)
 }

@@ -29,6 +29,7 @@ type workspace struct {
 	repairs  []Repair
 	objs     Objects
 	blobs    *blobStore
+	conv     *treeConverter
 	fds      *fdCache
 	log      *log.Logger
 	// aheadWorker fetches what may be read next.
@@ -68,6 +69,7 @@ type shared struct {
 	layerDir string
 	objs     Objects
 	blobs    *blobStore
+	conv     *converters
 	fds      *fdCache
 	log      *log.Logger
 	// aheadWorker fetches what may be read next.
@@ -98,7 +100,7 @@ func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, 
 	t.lenient, t.damaged, t.meant = false, nil, nil
 	w := &workspace{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), spec: spec, layerDir: sh.layerDir,
-		objs: sh.objs, blobs: sh.blobs, fds: sh.fds, log: sh.log, repairs: repairs, aheadWorker: sh.aheadWorker,
+		objs: sh.objs, blobs: sh.blobs, conv: sh.conv.of(spec.Tree), fds: sh.fds, log: sh.log, repairs: repairs, aheadWorker: sh.aheadWorker,
 		t: t, layers: layers, barrier: t.seq,
 		loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{}, sealed: make(chan struct{}),
 	}
@@ -138,6 +140,7 @@ func (w *workspace) sweep() {
 
 // close releases everything; the mount is gone.
 func (w *workspace) close() {
+	w.conv.end()
 	w.awaitSealed()
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -53,7 +53,8 @@ const (
 	// KindNode is an inode as it is: Ino, Mode, Mask, UID, GID, Rdev, Nlink,
 	// Flags, Size, Atime, Mtime, Time (of its last change), Seq (of the last
 	// record about its content), OID, Target. Owner and times are those of the
-	// tree unless they are in Mask. With Parent it gets that name.
+	// tree unless they are in Mask. With Parent it gets that name. With NodeMoved
+	// in Flags, Name2.
 	KindNode Kind = 12
 	// KindName gives an inode a name: Ino, Parent, Name.
 	KindName Kind = 13
@@ -82,6 +83,7 @@ const (
 	NodeHasCap   // has the attribute security.capability
 	NodeGitlink  // a submodule
 	NodeData     // its bytes are in a data file of this layer
+	NodeMoved    // from the git tree, where it has the path Name2
 )
 
 // FlagExchange makes a KindRename exchange its two names.
@@ -290,6 +292,9 @@ func (r *Record) nodeFields(f fielder) {
 	f.uint(&r.Seq)
 	f.blob(&r.OID)
 	f.text(&r.Target)
+	if r.Flags&NodeMoved != 0 {
+		f.text(&r.Name2)
+	}
 	if r.Mask&SetUID != 0 {
 		f.word(&r.UID)
 	}

@@ -77,7 +77,7 @@ func (v *Env) bringRoot(ctx context.Context, root *os.Root, target string) error
 // prepareIndex makes the next index of git inside from the host's.
 func (v *Env) prepareIndex(ctx context.Context, root *os.Root, from, target string) error {
 	_ = root.RemoveAll(insideNew)
-	f, err := root.OpenFile(insideNew, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := root.OpenFile(insideNew, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
 	}
@@ -86,6 +86,9 @@ func (v *Env) prepareIndex(ctx context.Context, root *os.Root, from, target stri
 		err = v.fillIndex(ctx, f, from, target)
 	} else {
 		err = copyInto(f, v.indexPath())
+	}
+	if err == nil {
+		err = v.markFiltered(ctx, f, target)
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr

@@ -241,7 +241,7 @@ func (c *changeSet) hold(p, why string) {
 }
 
 func (c *collector) file(p string, e fusefs.DirtyEntry) {
-	if e.Kind == fusefs.File && e.Blob == "" && e.Size > c.maxSize {
+	if e.Kind == fusefs.File && e.Blob == "" && e.Source == "" && e.Size > c.maxSize {
 		c.set.hold(p, fmt.Sprintf("it has %d bytes and env.maxFileSize is %d", e.Size, c.maxSize))
 		return
 	}

@@ -7,10 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/fusefs"
+	"github.com/git-env/git-env/internal/conversion"
 	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/internal/gitcmd"
 	"github.com/git-env/git-env/internal/objects"
@@ -160,7 +160,11 @@ func (v *Env) store(ctx context.Context, sc *scratch, set *changeSet) ([]objects
 	for _, p := range set.deleted {
 		edits = append(edits, objects.Edit{Path: p})
 	}
-	att, err := v.attributes(ctx, sc, set)
+	config, err := v.e.conversions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	att, err := v.attributes(ctx, sc, set, config)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +173,13 @@ func (v *Env) store(ctx context.Context, sc *scratch, set *changeSet) ([]objects
 		if att != nil {
 			a = att[i]
 		}
+		a.config = config.CleansLineEnds()
 		id, err := v.blob(ctx, sc, f, a)
+		if errors.Is(err, os.ErrNotExist) && f.ent.Source != "" {
+			if f, err = v.retry(ctx, f); err == nil {
+				id, err = v.blob(ctx, sc, f, a)
+			}
+		}
 		var refused *gitcmd.Error
 		switch {
 		case errors.Is(err, os.ErrNotExist):
@@ -187,7 +197,7 @@ func (v *Env) store(ctx context.Context, sc *scratch, set *changeSet) ([]objects
 	return edits, nil
 }
 
-func (v *Env) attributes(ctx context.Context, sc *scratch, set *changeSet) ([]attrs, error) {
+func (v *Env) attributes(ctx context.Context, sc *scratch, set *changeSet, config *conversion.Config) ([]attrs, error) {
 	if len(set.files) == 0 {
 		return nil, nil
 	}
@@ -199,29 +209,7 @@ func (v *Env) attributes(ctx context.Context, sc *scratch, set *changeSet) ([]at
 	if err := sc.load(ctx, dirs); err != nil {
 		return nil, err
 	}
-	global, err := v.e.conversions(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return sc.attributesOf(ctx, paths, global)
-}
-
-// conversions says whether the user's configuration converts content without any
-// attribute in the tree.
-func (e *Engine) conversions(ctx context.Context) (bool, error) {
-	if _, err := os.Stat(filepath.Join(e.store.Repo.CommonDir, "info", "attributes")); err == nil {
-		return true, nil
-	}
-	kvs, err := listConfig(ctx, e.store.Git, "config", "-z", "--get-regexp", `^core\.(autocrlf|attributesfile)$`)
-	if err != nil {
-		return false, err
-	}
-	for _, kv := range kvs {
-		if kv[0] == "core.attributesfile" || strings.EqualFold(kv[1], "true") || strings.EqualFold(kv[1], "input") {
-			return true, nil
-		}
-	}
-	return false, nil
+	return sc.attributesOf(ctx, paths, config.Global())
 }
 
 func gitMode(e fusefs.DirtyEntry) objects.Mode {
@@ -472,6 +460,9 @@ func (v *Env) content(ctx context.Context, e fusefs.DirtyEntry, limit int64) ([]
 		return v.e.store.Reader.Bytes(ctx, e.Blob, limit)
 	}
 	f, err := openData(e.Data)
+	if errors.Is(err, os.ErrNotExist) && e.Source != "" {
+		return v.e.store.Reader.Bytes(ctx, e.Source, limit) // as good for rules, of which this is about
+	}
 	if err != nil {
 		return nil, err
 	}

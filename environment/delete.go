@@ -226,6 +226,7 @@ func (e *Engine) finishDelete(ctx context.Context, st *State) error {
 	}
 	dir := e.store.EnvDir(st.Name)
 	discard(e.cachedIndex(st)) // others make theirs anew
+	discard(e.cachedIndex(st) + filteredSuffix)
 	if err := removeAllLast(dir, "env.json"); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/fusefs"
+	"github.com/git-env/git-env/internal/conversion"
 	"github.com/git-env/git-env/internal/objects"
 	"github.com/git-env/git-env/internal/wire"
 	"github.com/git-env/git-env/notes"
@@ -50,7 +51,9 @@ type Engine struct {
 	writer *objects.Writer
 	execs  *notes.Ref
 	states *notes.Ref
-	idle   time.Duration
+	// converts reads what the user's configuration converts.
+	converts *conversion.Source
+	idle     time.Duration
 
 	warmOnce sync.Once
 	merging  merging
@@ -90,9 +93,10 @@ func OpenEngine(ctx context.Context, store *Store, opts EngineOptions) (*Engine,
 	}
 	e := &Engine{
 		store: store, opts: opts, log: opts.Log, writer: w,
-		execs:  notes.NewRef(execNotes, store.Git, store.Reader, w),
-		states: notes.NewRef(stateNotes, store.Git, store.Reader, w),
-		idle:   set.Idle, setting: &set,
+		execs:    notes.NewRef(execNotes, store.Git, store.Reader, w),
+		states:   notes.NewRef(stateNotes, store.Git, store.Reader, w),
+		converts: conversion.NewSource(store.Git),
+		idle:     set.Idle, setting: &set,
 		envs: map[string]*Env{}, busy: map[string]bool{}, worktrees: map[string]bool{},
 	}
 	e.life, e.end = context.WithCancel(context.Background())

@@ -22,7 +22,7 @@ import (
 type Env struct {
 	e     *Engine
 	name  string
-	fixed State // what of st never changes: ID, Name, Worktree, Tree, Paths
+	fixed State // what of st never changes: ID, Name, Worktree, Tree, LowerTime, Paths
 	catch catchUp
 
 	// mu is held while the environment is mounted, started, committed, forked or
@@ -57,7 +57,7 @@ type running struct {
 }
 
 func newEnv(e *Engine, st *State) *Env {
-	v := &Env{e: e, name: st.Name, st: st, fixed: State{ID: st.ID, Name: st.Name, Worktree: st.Worktree, Tree: st.Tree, Paths: st.Paths}}
+	v := &Env{e: e, name: st.Name, st: st, fixed: State{ID: st.ID, Name: st.Name, Worktree: st.Worktree, Tree: st.Tree, LowerTime: st.LowerTime, Paths: st.Paths}}
 	v.usage.execs = map[string]*running{}
 	v.usage.last = time.Now()
 	v.usage.done = sync.NewCond(&v.usage.Mutex)
@@ -175,6 +175,9 @@ func (v *Env) mount(ctx context.Context) error {
 		return Errorf(ExitFailed, "cannot make the workspace's directory: %w", err)
 	}
 	v.stopFollowing()
+	if err := v.checkConversions(); err != nil {
+		return err
+	}
 	discard(v.indexPath() + ".lock") // of a git that was killed: nobody works in what is not mounted
 	tip, err := v.e.store.Tip(ctx, v.st.Name)
 	held := err == nil && v.behind(tip)

@@ -20,6 +20,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/index"
 
 	"github.com/git-env/git-env/fusefs"
+	"github.com/git-env/git-env/internal/conversion"
 	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/internal/gitcmd"
 	"github.com/git-env/git-env/internal/objects"
@@ -38,7 +39,7 @@ func (v *Env) indexPath() string {
 // cachedIndex is the index of what an environment started from, shared by all
 // that started there.
 func (e *Engine) cachedIndex(st *State) string {
-	return filepath.Join(e.store.Dir, "index", st.Tree+"-"+strconv.FormatInt(st.LowerTime.Unix(), 10))
+	return filepath.Join(e.store.Dir, "index", st.Tree+"-"+strconv.FormatInt(st.LowerTime.Unix(), 10)+e.conversionMark())
 }
 
 // ensureIndex makes the host's index when there is none. v.mu is held.
@@ -154,16 +155,23 @@ func (e *Engine) buildIndex(ctx context.Context, tree string, at time.Time, file
 	if err := durable.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
+	out, err := e.store.Git.Output(ctx, nil, "ls-tree", "-r", "-l", "-z", "--full-tree", tree)
+	if err != nil {
+		return err
+	}
+	converted, err := e.converted(ctx, tree, out)
+	if err != nil {
+		return err
+	}
+	if err := writeFiltered(file, converted); err != nil {
+		return err
+	}
 	if e.store.Repo.ObjectFormat != objects.SHA1 {
 		// The encoder knows SHA-1 alone; git then reads files to fill in the rest.
 		_, err := e.store.Git.WithEnv("GIT_INDEX_FILE="+file).Output(ctx, nil, "read-tree", tree)
 		return err
 	}
-	out, err := e.store.Git.Output(ctx, nil, "ls-tree", "-r", "-l", "-z", "--full-tree", tree)
-	if err != nil {
-		return err
-	}
-	idx, err := freshIndex(out, at)
+	idx, err := freshIndex(out, at, converted)
 	if err != nil {
 		return err
 	}
@@ -176,8 +184,9 @@ func (e *Engine) buildIndex(ctx context.Context, tree string, at time.Time, file
 	})
 }
 
-// freshIndex turns `git ls-tree -r -l -z` into an index of untouched files.
-func freshIndex(listing []byte, at time.Time) (*index.Index, error) {
+// freshIndex turns `git ls-tree -r -l -z` into an index of untouched files. The
+// size of a converted one is not known: git reads it to fill it in.
+func freshIndex(listing []byte, at time.Time, converted map[string]*conversion.Rule) (*index.Index, error) {
 	idx := &index.Index{Version: 2}
 	inos := map[string]uint64{"": fusefs.RootIno}
 	for item := range bytes.SplitSeq(bytes.TrimSuffix(listing, []byte{0}), []byte{0}) {
@@ -201,6 +210,9 @@ func freshIndex(listing []byte, at time.Time) (*index.Index, error) {
 		en := &index.Entry{Name: name, Mode: filemode.FileMode(mode), Size: uint32(size), CreatedAt: at, ModifiedAt: at,
 			UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
 			Inode: uint32(fusefs.LowerIno(dirIno(inos, parentOf(name)), path.Base(name)))}
+		if converted[name] != nil {
+			en.Size, en.CreatedAt, en.ModifiedAt = 0, time.Time{}, time.Time{}
+		}
 		copy(en.Hash[:], id)
 		idx.Entries = append(idx.Entries, en)
 	}

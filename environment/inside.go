@@ -145,6 +145,11 @@ func (v *Env) firstInside(ctx context.Context, root *os.Root) error {
 			return err
 		}
 	}
+	carried, err := v.carryConversions(ctx, root)
+	if err != nil {
+		return err
+	}
+	cfg += carried
 	refs, err := v.e.store.Git.Output(ctx, nil, "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags", "refs/remotes")
 	if err != nil {
 		return err

@@ -149,6 +149,7 @@ func (e *Engine) dropOrphanIndexes() error {
 	for _, n := range names {
 		if st, err := e.store.Load(n); err == nil {
 			used[filepath.Base(e.cachedIndex(st))] = true
+			used[filepath.Base(e.cachedIndex(st))+filteredSuffix] = true
 		}
 	}
 	for _, d := range entries {

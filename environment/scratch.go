@@ -46,7 +46,9 @@ func newScratch(tmp string, g *gitcmd.Git, files fileView) (*scratch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &scratch{dir: dir, git: g.WithWorkTree(dir).WithPathspecMagic(), files: files, have: map[string]bool{}}, nil
+	// Not the user's index: git falls back on the rules in it.
+	ours := g.WithWorkTree(dir).WithPathspecMagic().WithEnv("GIT_INDEX_FILE=" + filepath.Join(dir, ".git", "index"))
+	return &scratch{dir: dir, git: ours, files: files, have: map[string]bool{}}, nil
 }
 
 func (s *scratch) close() { _ = os.RemoveAll(s.dir) }
@@ -139,7 +141,10 @@ func (s *scratch) ignored(ctx context.Context, cands []candidate) ([]bool, error
 }
 
 // attrs are the attributes that change what is stored for a file.
-type attrs struct{ filter, text, eol, ident, encoding, crlf string }
+type attrs struct {
+	filter, text, eol, ident, encoding, crlf string
+	config                                   bool // the configuration has line ends converted without any
+}
 
 // plain says that content is stored as it is, whatever is in it.
 func (a attrs) plain() bool { return a == attrs{} }

@@ -115,9 +115,13 @@ func (w *workspace) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.Att
 	}
 	w.mu.RLock()
 	n := w.t.nodes[in.NodeId]
-	if n != nil && (!n.counted() || n.unsettled()) {
+	if n != nil && !n.counted() {
 		w.mu.RUnlock()
 		w.count(context.Background(), n)
+		w.mu.RLock()
+	}
+	if n != nil && n.unsettled() {
+		w.mu.RUnlock()
 		w.settle(in.NodeId)
 		w.mu.RLock()
 	}

@@ -2,7 +2,10 @@ package conversion
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -26,6 +29,10 @@ type Config struct {
 	global     bool
 	filters    map[string]filter
 	raw        [][2]string // what was set, for Settings
+	below      []string
+	above      string
+	// fingerprint is over all of it, with the content of the attribute files.
+	fingerprint string
 }
 
 // filter is a [filter "name"] section.
@@ -35,8 +42,22 @@ type filter struct{ clean, smudge, process, required string }
 // may have content converted.
 func (c *Config) Global() bool { return c.global }
 
-// Settings lists the settings that decide about line ends, as they were given.
+// CleansLineEnds reports whether CRLF becomes LF when a file that no attribute
+// is about is added.
+func (c *Config) CleansLineEnds() bool { return c.autocrlf != "" }
+
+// Settings lists the settings that decide about conversions, as they were given:
+// core.autocrlf, core.eol and those of filters.
 func (c *Config) Settings() [][2]string { return c.raw }
+
+// AttributeFiles returns the files with attributes besides those of a tree: the
+// system's and the user's, and the one that wins over a tree's. Some may not be
+// there.
+func (c *Config) AttributeFiles() (below []string, above string) { return c.below, c.above }
+
+// Fingerprint tells configurations apart under which a checkout of some tree may
+// differ; "" is the one where nobody has set anything.
+func (c *Config) Fingerprint() string { return c.fingerprint }
 
 // textIsCRLF is whether a file that is known to be text gets CRLF.
 func (c *Config) textIsCRLF() bool {
@@ -141,14 +162,33 @@ func (s *Source) Config(ctx context.Context) (*Config, error) {
 	if s.files[attributes] != (stamp{}) {
 		c.attributes = attributes
 	}
+	c.below, c.above = append(system, attributes), filepath.Join(common, "info", "attributes")
+	c.fingerprint = c.sum()
 	s.config = c
 	return c, nil
 }
 
+func (c *Config) sum() string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q", c.raw)
+	nothing := len(c.raw) == 0
+	for _, f := range append(slices.Clone(c.below), c.above) {
+		data, err := os.ReadFile(f)
+		fmt.Fprintf(h, "%d\x00%s", len(data), data)
+		nothing = nothing && err != nil
+	}
+	if nothing {
+		return ""
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
 func (c *Config) set(key, val string) {
+	if key == "core.autocrlf" || key == "core.eol" || strings.HasPrefix(key, "filter.") {
+		c.raw = append(c.raw, [2]string{key, val})
+	}
 	switch key {
 	case "core.autocrlf":
-		c.raw = append(c.raw, [2]string{"core.autocrlf", val})
 		switch {
 		case strings.EqualFold(val, "input"):
 			c.autocrlf = "input"
@@ -158,7 +198,6 @@ func (c *Config) set(key, val string) {
 			c.autocrlf = ""
 		}
 	case "core.eol":
-		c.raw = append(c.raw, [2]string{"core.eol", val})
 		c.eol = ""
 		if v := strings.ToLower(val); v == "crlf" || v == "lf" {
 			c.eol = v

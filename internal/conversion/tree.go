@@ -71,6 +71,10 @@ func NewTree(g *gitcmd.Git, objs Objects, id string, c *Config, tmp string, l *l
 	return t
 }
 
+// Global reports whether something besides the .gitattributes files of the tree
+// may have content converted.
+func (t *Tree) Global() bool { return t.config.Global() }
+
 // Close ends what is under way and removes the scratch work tree. Whatever is
 // asked later fails.
 func (t *Tree) Close() error {

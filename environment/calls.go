@@ -114,6 +114,9 @@ func (v *Env) uncommitted(ctx context.Context) (paths, held []string, err error)
 		return nil, nil, err
 	}
 	defer sc.close()
+	if left.More {
+		left.Held = nil // to find all of them
+	}
 	set, err := v.changes(ctx, sc, left, nil)
 	if err != nil {
 		return nil, nil, err

@@ -31,6 +31,8 @@ type changeSet struct {
 	held    []string
 	isHeld  map[string]bool // held, to look up
 	warn    []string
+	rules   string // the rules outside of the tree that were followed
+	all     bool   // what was left out before was looked at too
 }
 
 type changedFile struct {
@@ -74,16 +76,21 @@ type collector struct {
 	cone    *fusefs.Cone // what is not in the workspace and stays as it is
 	set     changeSet
 	next    []job
+	through []job // directories to look through for what is not tracked
 	cands   []candidate
 	ents    []fusefs.DirtyEntry // of cands
 }
 
 // collect finds what git would commit against the tree head. again names paths
-// that were left out before and are to be looked at anew.
-func (c *collector) collect(ctx context.Context, head string, again []string) (*changeSet, error) {
+// that were left out before and are to be looked at anew; with all, everything is
+// that is not tracked and not like the branch.
+func (c *collector) collect(ctx context.Context, head string, again []string, all bool) (*changeSet, error) {
 	c.next = []job{{head: head}}
+	if all {
+		c.through = []job{{head: head}}
+	}
 	first := true
-	for len(c.next) > 0 {
+	for len(c.next) > 0 || len(c.through) > 0 {
 		jobs := c.next
 		c.next = nil
 		lists, err := c.ask(ctx, jobs, first)
@@ -94,6 +101,9 @@ func (c *collector) collect(ctx context.Context, head string, again []string) (*
 			if err := c.directory(ctx, j, lists[i]); err != nil {
 				return nil, err
 			}
+		}
+		if err := c.lookThrough(ctx); err != nil {
+			return nil, err
 		}
 		if first {
 			if err := c.reconsider(ctx, head, again); err != nil {
@@ -251,8 +261,7 @@ func (c *collector) file(p string, e fusefs.DirtyEntry) {
 // untracked asks git about the level's candidates and takes on what is not
 // ignored.
 func (c *collector) untracked(ctx context.Context) error {
-	cands, ents := c.cands, c.ents
-	c.cands, c.ents = nil, nil
+	cands, ents := c.candidates()
 	if len(cands) == 0 {
 		return nil
 	}
@@ -332,4 +341,58 @@ func below(p string, dirs map[string]bool) bool {
 
 func hasPrefixPath(p, dir string) bool {
 	return dir == "" || p == dir || strings.HasPrefix(p, dir+"/")
+}
+
+// lookThrough takes on what is not tracked in a level of directories, and goes on
+// to those below that something was changed in or that the branch has otherwise:
+// in all others there is only what is tracked. What is dirty and tracked is found
+// anyway.
+func (c *collector) lookThrough(ctx context.Context) error {
+	jobs := c.through
+	c.through = nil
+	if len(jobs) == 0 {
+		return nil
+	}
+	dirs := make([]string, len(jobs))
+	for i, j := range jobs {
+		dirs[i] = j.path
+	}
+	lists, err := c.view.list(ctx, dirs)
+	if err != nil {
+		return err
+	}
+	for i, j := range jobs {
+		head, err := c.headEntries(ctx, j.head)
+		if err != nil {
+			return err
+		}
+		for _, e := range lists[i] {
+			he, tracked := head[e.Name]
+			switch {
+			case !tracked:
+				c.entry(job{path: j.path, whole: true}, e, he, false)
+			case e.Kind == fusefs.Dir && he.Mode.IsTree() && e.Tree != he.ID:
+				c.through = append(c.through, job{path: path.Join(j.path, e.Name), head: he.ID})
+			}
+		}
+	}
+	return nil
+}
+
+// candidates returns the level's, each once.
+func (c *collector) candidates() ([]candidate, []fusefs.DirtyEntry) {
+	cands, ents := c.cands, c.ents
+	c.cands, c.ents = nil, nil
+	at := make(map[string]int, len(cands))
+	n := 0
+	for i, cd := range cands {
+		if k, twice := at[cd.path]; twice {
+			cands[k].whole = cands[k].whole || cd.whole
+			continue
+		}
+		at[cd.path] = n
+		cands[n], ents[n] = cd, ents[i]
+		n++
+	}
+	return cands[:n], ents[:n]
 }

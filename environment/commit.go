@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/fusefs"
@@ -94,8 +95,15 @@ func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, err
 // nothingChanged says that there is nothing to commit, which most execs leave:
 // found out without starting a process or writing a file.
 func (v *Env) nothingChanged(ctx context.Context, left skipped) (bool, error) {
-	if len(left.Held) > 0 {
+	if len(left.Held) > 0 || len(left.Ignored) > 0 {
 		return false, nil
+	}
+	if left.Rules != "" {
+		// Of limits only a commit takes note.
+		sum, err := v.e.rules(ctx)
+		if err != nil || !strings.HasPrefix(left.Rules, sum+" ") {
+			return false, err
+		}
 	}
 	d, err := v.dirty(ctx, []string{""})
 	if err != nil || len(d.Entries) != 1 || len(d.Entries[0]) > 0 {
@@ -118,7 +126,7 @@ func (v *Env) nothingChanged(ctx context.Context, left skipped) (bool, error) {
 }
 
 // changes finds what is to be committed, looking again at what was left out when
-// the rules for it change with this very commit.
+// the rules for it have changed, be it with this very commit.
 func (v *Env) changes(ctx context.Context, sc *scratch, left skipped, again []string) (*changeSet, error) {
 	tip, err := v.e.store.Tip(ctx, v.st.Name)
 	if err != nil {
@@ -136,16 +144,34 @@ func (v *Env) changes(ctx context.Context, sc *scratch, left skipped, again []st
 	if err != nil {
 		return nil, err
 	}
-	collect := func(again []string) (*changeSet, error) {
-		col := &collector{view: v, scratch: sc, reader: v.e.store.Reader, maxSize: settings.MaxFileSize, cone: cone}
-		return col.collect(ctx, c.Tree, again)
+	rules, err := v.rules(ctx, settings.MaxFileSize)
+	if err != nil {
+		return nil, err
 	}
 	again = append(again, plainPaths(left.Held)...)
-	set, err := collect(again)
-	if err != nil || !set.rulesChanged() || len(left.Ignored) == 0 {
+	again = append(again, plainPaths(left.Ignored)...)
+	collect := func(all bool) (*changeSet, error) {
+		col := &collector{view: v, scratch: sc, reader: v.e.store.Reader, maxSize: settings.MaxFileSize, cone: cone}
+		set, err := col.collect(ctx, c.Tree, again, all)
+		if set != nil {
+			set.rules, set.all = rules, all
+		}
 		return set, err
 	}
-	return collect(append(again, plainPaths(left.Ignored)...))
+	set, err := collect(left.stale(rules))
+	if err != nil || set.all || left.Rules == "" {
+		return set, err
+	}
+	if room := left.More && len(set.held) <= maxHeld/2; room || set.rulesChanged() {
+		return collect(true)
+	}
+	return set, nil
+}
+
+// rules is the fingerprint of what, outside of the tree, decides what is left out.
+func (v *Env) rules(ctx context.Context, maxSize int64) (string, error) {
+	sum, err := v.e.rules(ctx)
+	return fmt.Sprintf("%s %d", sum, maxSize), err
 }
 
 // settings are read when they are needed: they are cheap beside a commit, and a
@@ -417,9 +443,9 @@ func (v *Env) buildRecord(ctx context.Context, req commitRequest, res *commitRes
 // settle tells the file server what is committed now and remembers what was left
 // out.
 func (v *Env) settle(ctx context.Context, set *changeSet, left skipped, tip string) error {
-	now := skipped{Ignored: uniq(append(append([]rawPath{}, left.Ignored...), rawPaths(set.ignored)...)), Held: rawPaths(uniq(set.held))}
-	if set.rulesChanged() {
-		now.Ignored = rawPaths(set.ignored)
+	now := skipped{Held: rawPaths(uniq(set.held)), Rules: set.rules, More: left.More && !set.all}
+	if len(now.Held) > maxHeld {
+		now.Held, now.More = now.Held[:maxHeld], true
 	}
 	// Before the mark: it makes the file server forget these paths.
 	if !equalSkipped(now, left) {

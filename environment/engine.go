@@ -55,8 +55,9 @@ type Engine struct {
 	converts *conversion.Source
 	idle     time.Duration
 
-	warmOnce sync.Once
-	merging  merging
+	warmOnce  sync.Once
+	merging   merging
+	ruleFiles ruleFiles
 
 	life    context.Context // ends when the engine closes
 	end     context.CancelFunc

@@ -93,6 +93,6 @@ func TestRawPath(t *testing.T) {
 	}
 	var got skipped
 	if err := durable.ReadJSON(file, &got); err != nil || !equalSkipped(got, want) {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -13,11 +13,30 @@ import (
 	"github.com/git-env/git-env/internal/durable"
 )
 
-// skipped is skipped.json: what earlier commits left in the workspace, to be
-// looked at again when the rules or the limits change.
+// skipped is skipped.json: what the next commit has to know of what earlier ones
+// left in the workspace. What is ignored is not listed, it may be anything: when
+// the rules change, the directories that differ from the branch are looked
+// through.
 type skipped struct {
+	// Held are the paths that were held back, to be looked at each time; at most
+	// maxHeld.
+	Held []rawPath `json:"held,omitempty"`
+	// More: others were held back, which are found when the directories are
+	// looked through.
+	More bool `json:"more,omitempty"`
+	// Rules is the fingerprint of the rules and limits outside of the tree that
+	// all this holds for; "" when nothing was left out yet.
+	Rules string `json:"rules,omitempty"`
+	// Ignored is what an earlier version left; it knew nothing of Rules.
 	Ignored []rawPath `json:"ignored,omitempty"`
-	Held    []rawPath `json:"held,omitempty"`
+}
+
+// maxHeld is how many paths that were held back are named.
+const maxHeld = 1000
+
+// stale says that other rules hold now than when something was left out.
+func (s *skipped) stale(rules string) bool {
+	return s.Rules != "" && s.Rules != rules || s.Rules == "" && len(s.Ignored) > 0
 }
 
 // rawPath is a path that survives JSON when it is not UTF-8.
@@ -77,5 +96,5 @@ func (v *Env) loadSkipped() (skipped, error) {
 }
 
 func equalSkipped(a, b skipped) bool {
-	return slices.Equal(a.Ignored, b.Ignored) && slices.Equal(a.Held, b.Held)
+	return slices.Equal(a.Ignored, b.Ignored) && slices.Equal(a.Held, b.Held) && a.More == b.More && a.Rules == b.Rules
 }

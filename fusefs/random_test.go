@@ -192,10 +192,14 @@ func writeAt(path string, data []byte, off int64, flags int) error {
 		return err
 	}
 	defer unix.Close(fd)
+	n := 0
 	if flags&os.O_APPEND != 0 {
-		_, err = unix.Write(fd, data)
+		n, err = unix.Write(fd, data)
 	} else {
-		_, err = unix.Pwrite(fd, data, off)
+		n, err = unix.Pwrite(fd, data, off)
+	}
+	if err == nil && n < len(data) {
+		err = unix.EINTR // by the death of the file server, say
 	}
 	return err
 }

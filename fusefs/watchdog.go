@@ -382,7 +382,7 @@ const grace = time.Second
 // either sees to its mounts or is dead or stopped too.
 func (w *watchdog) finish() {
 	deadline := time.After(grace)
-	for late := false; !late && !w.alone && len(w.mounts) > 0; {
+	for late := false; !late && !w.alone; { // what it said last may be on its way
 		select {
 		case o := <-w.orders:
 			w.obey(o)

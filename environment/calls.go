@@ -20,7 +20,7 @@ func (e *Engine) Path(ctx context.Context, p api.Path, _ Reporter) (*api.PathAns
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	defer v.touch()
-	if err := v.forgetUnmounted(ctx); err != nil {
+	if err := v.forgetUnmounted(ctx, true); err != nil {
 		return nil, err
 	}
 	if err := v.mount(ctx); err != nil {
@@ -89,6 +89,11 @@ func (e *Engine) Status(ctx context.Context, p api.Status) (*api.Live, error) {
 	}
 	defer v.mu.Unlock()
 	live.Container = v.ctr != nil
+	if live.Mounted { // unless somebody took it away
+		if live.Mounted, err = fusefs.Mounted(v.st.Workspace); err != nil {
+			return nil, err
+		}
+	}
 	dirty, held, err := v.uncommitted(ctx)
 	if err != nil {
 		return nil, err

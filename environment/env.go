@@ -146,7 +146,9 @@ func (v *Env) mount(ctx context.Context) error {
 				return err
 			}
 		default:
-			return nil
+			if err := v.forgetUnmounted(ctx, false); err != nil || v.mounted {
+				return err
+			}
 		}
 	}
 	if err := v.adoptMerged(); err != nil {
@@ -213,14 +215,24 @@ func (v *Env) mount(ctx context.Context) error {
 	return nil
 }
 
-// forgetUnmounted notices that somebody took the mount away behind our back.
-func (v *Env) forgetUnmounted(ctx context.Context) error {
-	if !v.mounted {
+// forgetUnmounted notices that somebody took the mount away behind our back, or
+// ended its connection, so that it is mounted again. Execs that still have it go
+// on undisturbed; a command that needs it on the host is then refused.
+func (v *Env) forgetUnmounted(ctx context.Context, onHost bool) error {
+	if !v.mounted || v.serverDied() {
 		return nil
 	}
 	if there, err := fusefs.Mounted(v.st.Workspace); err != nil || there {
 		return err
 	}
+	if _, execs := v.use(); execs > 0 && v.files.Serving(ctx, v.st.ID) == nil {
+		if !onHost {
+			return nil
+		}
+		return Errorf(ExitBusy, "the workspace of environment '%s' was unmounted while %d exec(s) run in it", v.name, execs).
+			WithHint("it is mounted again when they have ended")
+	}
+	v.e.notice("the workspace of environment '%s' was unmounted by somebody; it is mounted again", v.name)
 	return v.suspend(ctx, true)
 }
 

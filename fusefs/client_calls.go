@@ -73,3 +73,10 @@ func (c *Client) Hold(ctx context.Context, id string, on bool) error {
 	_, err := c.call(ctx, &request{Op: opHold, Mount: id, Held: on}, nil)
 	return err
 }
+
+// Serving returns nil while the kernel may ask for something of a mount, be it
+// that it is only in another mount namespace any more.
+func (c *Client) Serving(ctx context.Context, id string) error {
+	_, err := c.call(ctx, &request{Op: opServing, Mount: id}, nil)
+	return err
+}

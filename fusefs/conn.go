@@ -29,6 +29,7 @@ const (
 	opSync
 	opStack
 	opQuit
+	opServing
 	opNotices
 	opHold
 )

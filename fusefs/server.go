@@ -52,6 +52,8 @@ func ServerMain(ctx context.Context, args []string) int {
 	// Whatever the daemon's terminal does is not our business, and no
 	// directory is to be held.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	// A limit on the size of files is an error of the write, not our end.
+	signal.Ignore(syscall.SIGXFSZ)
 	syscall.Umask(0) // every mode is meant as given
 	if err := os.Chdir("/"); err != nil {
 		logger.Print(err)
@@ -205,6 +207,12 @@ func (s *server) handle(ctx context.Context, req *request, fd int) *response {
 		m.w.hold(req.Held)
 	case opSync:
 		err = m.w.sync()
+	case opServing:
+		select {
+		case <-m.ended:
+			err = fmt.Errorf("%w: the connection of %s is gone", ErrNotMounted, req.Mount)
+		default:
+		}
 	case opNotices:
 		resp.Notices = m.w.notices()
 	default:

@@ -24,6 +24,7 @@ type grammar struct {
 	Merge    mergeCmd    `cmd:"" help:"Merge an environment into the current branch."`
 	Apply    applyCmd    `cmd:"" help:"Apply an environment's whole change to the work tree, staged, without a commit."`
 	Fork     forkCmd     `cmd:"" help:"Copy an environment with everything in it."`
+	Layer    layerCmd    `cmd:"" help:"List the layers of workspaces, or export one."`
 	Delete   deleteCmd   `cmd:"" help:"Delete environments."`
 	Daemon   daemonCmd   `cmd:"" help:"Show or stop this repository's daemon."`
 	Doctor   doctorCmd   `cmd:"" help:"Check what this machine needs for environments."`

@@ -9,6 +9,7 @@ const (
 	MethodFork         = "fork"
 	MethodDelete       = "delete"
 	MethodPath         = "path"
+	MethodFreeze       = "freeze"
 	MethodCommit       = "commit"
 	MethodMerge        = "merge"
 	MethodStatus       = "status"
@@ -126,6 +127,20 @@ type Deleted struct {
 type Path struct {
 	Caller Caller `json:"caller"`
 	Env    string `json:"env"`
+}
+
+// Freeze asks for the layers that a workspace is made of, as it is now.
+type Freeze struct {
+	Caller Caller `json:"caller"`
+	Env    string `json:"env"`
+}
+
+// Frozen is the answer to Freeze.
+type Frozen struct {
+	// Layers never change any more, bottom to top.
+	Layers []string `json:"layers"`
+	// Pause is for how many seconds writes to the workspace were held up.
+	Pause float64 `json:"pause"`
 }
 
 // PathAnswer is the answer to Path.

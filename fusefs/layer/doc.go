@@ -16,6 +16,9 @@
 // A sealed layer never changes again and may be shared by any number of
 // stacks. Only the top layer of a stack is open for writing, by one process.
 //
+// A merged layer (Writer) has the net effect of several sealed ones and may be
+// in a stack in their place. Its records say what is, not what changed.
+//
 // # Log format
 //
 // A log is a sequence of frames: a little-endian uint32 payload length, the

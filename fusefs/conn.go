@@ -32,6 +32,7 @@ const (
 	opServing
 	opNotices
 	opHold
+	opUsage
 )
 
 type request struct {
@@ -57,6 +58,7 @@ type response struct {
 	Stack   Stack
 	Notices Notices
 	Repairs []Repair // of a mount
+	Usage   Usage
 }
 
 // remoteError carries an error over the socket: its text, its errno, and

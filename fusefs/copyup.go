@@ -139,15 +139,21 @@ func (w *workspace) copyUp(n *node, keep int64) fuse.Status {
 	if !st.Ok() {
 		return st
 	}
+	size := min(keep, int64(attr.Size))
+	held, st := w.holdCopy(n, src, size)
+	if !st.Ok() {
+		return st
+	}
 	f, err := createData(path, unix.O_TRUNC)
 	if err != nil {
+		w.quota.unhold(held)
 		return status(err)
 	}
 	// A new file gets its time from what is about to be written. It is not cut
 	// to its size either: ext4 takes that for a file being replaced, and writes
 	// it to the disk as soon as it is closed.
 	if !fresh {
-		if err = fill(f, src, min(keep, int64(attr.Size))); err == nil {
+		if err = fill(f, src, size); err == nil {
 			err = f.setMtime(int64(attr.Mtime), int64(attr.Mtimensec))
 		}
 	}
@@ -158,7 +164,11 @@ func (w *workspace) copyUp(n *node, keep int64) fuse.Status {
 	if !st.Ok() || !w.isUp(n, index) {
 		f.close()
 		os.Remove(path)
+		w.quota.unhold(held)
 		return st
+	}
+	if w.quota != nil {
+		w.quota.settle(held, n.ino, f.fd)
 	}
 	w.fds.release(w.fds.put(fdKey{w, n.ino, index}, f))
 	return fuse.OK
@@ -293,4 +303,27 @@ func copyRange(dst backingFile, src *fdRef, off, end int64) error {
 		off += int64(max(n, 0))
 	}
 	return nil
+}
+
+// holdCopy promises room for a copy of the first size bytes of src, less what
+// counts for n already and does so no more once it is copied up.
+func (w *workspace) holdCopy(n *node, src *fdRef, size int64) (held int64, st fuse.Status) {
+	q := w.quota
+	if q == nil || size == 0 {
+		return 0, fuse.OK
+	}
+	held = q.blocks(0, size)
+	q.mu.Lock()
+	counted := q.files[n.ino]
+	q.mu.Unlock()
+	if counted > 0 {
+		// A data file, which may have holes: they stay holes.
+		held = max(min(held, counted)-counted, 0)
+	}
+	for !q.hold(held) {
+		if !q.await() {
+			return 0, status(q.deny())
+		}
+	}
+	return held, fuse.OK
 }

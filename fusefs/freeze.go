@@ -70,6 +70,7 @@ func (w *workspace) freeze(newTop string) (Frozen, error) {
 	w.sealed = sealed
 	w.layers = append(w.layers, top)
 	w.t.layer = int16(len(w.layers) - 1)
+	w.quota.setLog(top.Size())
 	w.mu.Unlock()
 	w.gate.Unlock()
 	pause := time.Since(begin)

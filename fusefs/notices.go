@@ -7,11 +7,14 @@ type Notices struct {
 	// MoreRefusals is how many others there were.
 	Refusals     []Refusal
 	MoreRefusals int
+	// Full is how many requests found no room within the quota.
+	Full int64
 }
 
 // notices answers Client.Notices.
 func (w *workspace) notices() Notices {
 	var n Notices
 	n.Refusals, n.MoreRefusals = w.refusals.take()
+	n.Full = w.quota.take()
 	return n
 }

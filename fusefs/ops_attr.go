@@ -254,6 +254,7 @@ func (w *workspace) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.Statfs
 	if err := syscall.Statfs(w.layerDir, &s); err != nil {
 		return status(err)
 	}
+	w.quota.statfs(&s)
 	out.FromStatfsT(&s)
 	out.NameLen = maxName
 	return fuse.OK
@@ -269,9 +270,13 @@ func (w *workspace) Forget(ino, count uint64) {
 	}
 	w.mu.Lock()
 	leftover := ""
-	if w.t.nodes[ino] == n && n.nlink == 0 && n.lookups.Load() <= 0 {
+	gone := w.t.nodes[ino] == n && n.nlink == 0 && n.lookups.Load() <= 0
+	if gone {
 		leftover = w.release(n)
 	}
 	w.mu.Unlock()
 	w.discard(leftover)
+	if gone {
+		w.quota.drop(ino)
+	}
 }

@@ -115,29 +115,40 @@ func (w *workspace) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uin
 		return 0, fuse.EPERM
 	}
 	kill := in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0
+	whole := in.WriteFlags&fuse.WRITE_CACHE != 0 // of a page: nobody looks at how much
 	var n int
 	st := w.modify(in.NodeId, -1, kill, func(f *fdRef) error {
-		var err error
-		n, err = f.WriteAt(data, int64(in.Offset))
-		if n > 0 {
-			err = nil // a short write is not an error
-		}
-		return err
+		return w.quota.grow(in.NodeId, f, int64(in.Offset), int64(len(data)), whole, func(fits int64) error {
+			var err error
+			n, err = f.WriteAt(data[:fits], int64(in.Offset))
+			if n > 0 {
+				err = nil // a short write is not an error
+			}
+			return err
+		})
 	})
 	return uint32(n), st
 }
 
 // truncate sets the size of a file.
 func (w *workspace) truncate(ino uint64, size int64, kill bool) fuse.Status {
-	return w.modify(ino, size, kill, func(f *fdRef) error { return f.truncate(size) })
+	return w.modify(ino, size, kill, func(f *fdRef) error {
+		return w.quota.grow(ino, f, size, 0, true, func(int64) error { return f.truncate(size) })
+	})
 }
 
 func (w *workspace) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 	if in.NodeId == dotGitIno {
 		return fuse.EPERM
 	}
+	allocates := int64(in.Length)
+	if in.Mode&unix.FALLOC_FL_PUNCH_HOLE != 0 {
+		allocates = 0
+	}
 	return w.modify(in.NodeId, -1, true, func(f *fdRef) error {
-		return unix.Fallocate(f.fd, in.Mode, int64(in.Offset), int64(in.Length))
+		return w.quota.grow(in.NodeId, f, int64(in.Offset), allocates, true, func(int64) error {
+			return unix.Fallocate(f.fd, in.Mode, int64(in.Offset), int64(in.Length))
+		})
 	})
 }
 
@@ -157,11 +168,25 @@ func (w *workspace) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (
 	defer w.fds.release(src)
 	st = w.modify(in.NodeIdOut, -1, true, func(f *fdRef) error {
 		from, to := int64(in.OffIn), int64(in.OffOut)
-		var err error
-		n, err = unix.CopyFileRange(src.fd, &from, f.fd, &to, int(min(in.Len, most)), 0)
-		return err
+		length, err := left(src, from, int64(min(in.Len, most)))
+		if err != nil {
+			return err
+		}
+		return w.quota.grow(in.NodeIdOut, f, to, length, false, func(fits int64) error {
+			n, err = unix.CopyFileRange(src.fd, &from, f.fd, &to, int(fits), 0)
+			return err
+		})
 	})
 	return uint32(n), st
+}
+
+// left is how many of length bytes at off a file has.
+func left(f *fdRef, off, length int64) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		return 0, err
+	}
+	return max(min(length, st.Size-off), 0), nil
 }
 
 // source returns the backing file of ino for reading.

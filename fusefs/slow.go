@@ -60,7 +60,7 @@ func (w *workspace) slow(h *fuse.InHeader, arg []byte) bool {
 	case opcodeReadlink, opcodeRead:
 		return w.remote(h.NodeId)
 	case opcodeWrite:
-		return w.elsewhere(h.NodeId)
+		return w.elsewhere(h.NodeId) || w.quota.tight()
 	case opcodeSetattr:
 		return binary.NativeEndian.Uint32(arg)&fuse.FATTR_SIZE != 0 && w.elsewhere(h.NodeId) || w.isUnsettled(h.NodeId)
 	}

@@ -56,6 +56,10 @@ type MountSpec struct {
 	// below it; nothing else of the tree is to be seen, changed or replaced, but
 	// for the directories that lead to them. Empty for the whole tree.
 	Paths []string
+	// Quota is how many bytes the workspace may keep on the disk: those allocated
+	// for data files, in whichever layer of the stack, that it still has, and
+	// the log of the top layer. 0 for no limit but the file system's.
+	Quota int64
 	// ReadOnly refuses every change; no layer is made or written.
 	ReadOnly bool
 }

@@ -49,6 +49,7 @@ type workspace struct {
 
 	cones    map[uint64]*cone // directories with hidden names in or below them; nil when all is shown
 	refusals refusals
+	quota    *quota // nil for none
 
 	loadMu sync.Mutex
 	loads  map[uint64]*fetch // guarded by loadMu: directories being read
@@ -109,6 +110,12 @@ func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, 
 	if !spec.ReadOnly {
 		t.layer = int16(len(layers) - 1)
 		w.sweep()
+		if spec.Quota > 0 {
+			if err := w.countUse(spec.Quota); err != nil {
+				w.close()
+				return nil, err
+			}
+		}
 	}
 	t.orphaned = w.orphaned
 	if root := newCone(spec.Paths); root != nil {
@@ -170,10 +177,14 @@ func (w *workspace) shard(ino uint64) *sync.RWMutex {
 // commit logs and applies records as one change. mu is held for writing.
 func (w *workspace) commit(recs ...layer.Record) fuse.Status {
 	w.scratch = recs
+	if !w.quota.mayLog(recs) {
+		return fuse.Status(errFull)
+	}
 	if err := w.top().Append(recs...); err != nil {
 		w.log.Printf("%s: log: %v", w.spec.ID, err)
 		return status(err)
 	}
+	w.quota.setLog(w.top().Size())
 	for i := range recs {
 		if err := w.t.apply(&recs[i]); err != nil {
 			// Checked before: a bug. The log and the memory now differ.
@@ -225,12 +236,15 @@ func introduced(recs []layer.Record, ino uint64) bool {
 func (w *workspace) orphaned(n *node) {
 	if n.lookups.Load() <= 0 {
 		w.discard(w.release(n))
+		w.quota.drop(n.ino)
+	} else if n.data != noData {
+		w.quota.leaving()
 	}
 }
 
 // release forgets a node without names. What it returns is the path of its
-// bytes, which nothing needs any more; discard it, best without a lock. mu is
-// held.
+// bytes, which nothing needs any more; discard it, best without a lock, and drop
+// the node from the quota. mu is held.
 func (w *workspace) release(n *node) (leftover string) {
 	w.t.drop(n)
 	if n.data == noData {

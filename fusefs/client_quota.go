@@ -1,0 +1,9 @@
+package fusefs
+
+import "context"
+
+// Usage returns how much of its quota a workspace uses; zeros without a quota.
+func (c *Client) Usage(ctx context.Context, id string) (Usage, error) {
+	resp, err := c.call(ctx, &request{Op: opUsage, Mount: id}, nil)
+	return resp.Usage, err
+}

@@ -39,6 +39,7 @@ type Settings struct {
 	Uring        bool          // FUSE over io_uring where the kernel has it
 	OutputLimit  int64         // bytes of whole outputs kept per environment
 	BlobCache    int64         // bytes of materialised blobs kept per repository; 0 for any number
+	Disk         int64         // bytes that the workspace may keep on the disk; 0 for any number
 	// Unsupported names keys of .gitenv that this version does not act on.
 	Unsupported []string
 }
@@ -116,6 +117,12 @@ func (set *Settings) apply(kvs [][2]string, origin string, fromTree bool) error 
 				return bad(err)
 			}
 			set.MaxFileSize = n
+		case "env.disk":
+			n, err := parseLimit(val)
+			if err != nil {
+				return bad(err)
+			}
+			set.Disk = n
 		default:
 			if fromTree {
 				set.Unsupported = append(set.Unsupported, key)
@@ -192,12 +199,24 @@ func (set *Settings) applyWatchdog(val string) error {
 	return nil
 }
 
-// parseSize reads a size in bytes with git's suffixes k, m and g.
+// parseLimit reads a size, or 0 or unlimited for no limit.
+func parseLimit(s string) (int64, error) {
+	if s == "0" || strings.EqualFold(s, "unlimited") {
+		return 0, nil
+	}
+	n, err := parseSize(s)
+	if err != nil {
+		return 0, fmt.Errorf("%w, or unlimited", err)
+	}
+	return n, nil
+}
+
+// parseSize reads a size in bytes with git's suffixes k, m and g, and t.
 func parseSize(s string) (int64, error) {
 	mult := int64(1)
 	num := s
 	if n := len(s); n > 0 {
-		if i := slices.Index([]byte("kmg"), s[n-1]|0x20); i >= 0 {
+		if i := slices.Index([]byte("kmgt"), s[n-1]|0x20); i >= 0 {
 			mult = 1 << (10 * (i + 1))
 			num = s[:n-1]
 		}

@@ -31,6 +31,7 @@ type Env struct {
 	st      *State
 	files   *fusefs.Client    // the server that has the mount, guarded by mu
 	mounted bool              // guarded by mu
+	disk    int64             // the limit that the workspace was mounted with, 0 for none; guarded by mu
 	hidden  *fusefs.Cone      // what a sparse environment hides, once it was asked for; guarded by mu
 	ctr     runtime.Container // guarded by mu; nil when stopped
 	workdir string            // of the container, guarded by mu
@@ -155,6 +156,7 @@ func (v *Env) mount(ctx context.Context) error {
 		return err
 	}
 	took := startLaps()
+	limit := v.limitBeside(ctx)
 	fc, err := v.e.fileServer(ctx)
 	if err != nil {
 		return err
@@ -180,12 +182,16 @@ func (v *Env) mount(ctx context.Context) error {
 	if err := v.checkConversions(); err != nil {
 		return err
 	}
+	disk, err := limit()
+	if err != nil {
+		return err
+	}
 	discard(v.indexPath() + ".lock") // of a git that was killed: nobody works in what is not mounted
 	tip, err := v.e.store.Tip(ctx, v.st.Name)
 	held := err == nil && v.behind(tip)
 	err = fc.Mount(ctx, fusefs.MountSpec{
 		ID: v.st.ID, Dir: dir, Tree: v.st.Tree, Time: v.st.LowerTime,
-		Layers: v.st.Layers, DotGit: v.e.store.dotGit(v.st), Paths: v.st.Paths,
+		Layers: v.st.Layers, DotGit: v.e.store.dotGit(v.st), Paths: v.st.Paths, Quota: disk,
 		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Held: held,
 	})
 	if err != nil {
@@ -195,7 +201,7 @@ func (v *Env) mount(ctx context.Context) error {
 		}
 		return mountError(dir, err)
 	}
-	v.files = fc
+	v.files, v.disk = fc, disk
 	v.setMounted(true)
 	v.mountedHeld(fc, held)
 	if held {

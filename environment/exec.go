@@ -85,6 +85,9 @@ func (x *execution) prepare(ctx context.Context) error {
 	if err := v.mount(ctx); err != nil {
 		return err
 	}
+	if err := v.renewLimit(ctx); err != nil {
+		return err
+	}
 	if err := v.flushPending(ctx); err != nil {
 		// Not in the way of this exec, which may be the one that makes room.
 		x.st.Report.Warn(err.Error())

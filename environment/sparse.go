@@ -233,7 +233,7 @@ func inTheWayOf(c *fusefs.Cone, changed []string) error {
 // asked for, in words; failed tells that the command did not succeed, so that
 // what it did not find matters. v.mu is held.
 func (v *Env) notices(ctx context.Context, failed bool) []string {
-	if !v.mounted || len(v.st.Paths) == 0 {
+	if !v.mounted || len(v.st.Paths) == 0 && v.disk == 0 {
 		return nil
 	}
 	n, err := v.files.Notices(ctx, v.st.ID)
@@ -241,7 +241,11 @@ func (v *Env) notices(ctx context.Context, failed bool) []string {
 		v.e.log.Warn("cannot ask what was refused", "env", v.name, "err", err)
 		return nil
 	}
-	return hiddenNotices(n, failed)
+	out := hiddenNotices(n, failed)
+	if n.Full > 0 {
+		out = append(out, v.fullNotice(ctx, n.Full))
+	}
+	return out
 }
 
 // hiddenNotices puts what was refused into words; when nothing was, and the

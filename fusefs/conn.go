@@ -33,6 +33,7 @@ const (
 	opNotices
 	opHold
 	opUsage
+	opQuota
 )
 
 type request struct {
@@ -46,6 +47,7 @@ type request struct {
 	Commit string
 	NewTop string
 	Held   bool // hold: from now on, or no longer
+	Limit  int64
 }
 
 type response struct {

@@ -2,6 +2,7 @@ package fusefs
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"sync"
@@ -312,8 +313,19 @@ func (q *quota) mayLog(recs []layer.Record) bool {
 	return false
 }
 
-// usage returns the account, and take how often there was no room since it was
-// last asked.
+// setLimit changes the limit; what is used above it stays.
+func (q *quota) setLimit(limit int64) error {
+	if q == nil || limit <= 0 {
+		return fmt.Errorf("limit %d: the workspace was mounted without one", limit)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.limit = limit
+	q.wake()
+	return nil
+}
+
+// usage returns the account.
 func (q *quota) usage() Usage {
 	if q == nil {
 		return Usage{}
@@ -323,6 +335,7 @@ func (q *quota) usage() Usage {
 	return Usage{Used: q.used, Limit: q.limit}
 }
 
+// take returns how many requests found no room since it was last asked.
 func (q *quota) take() int64 {
 	if q == nil {
 		return 0

@@ -213,6 +213,8 @@ func (s *server) handle(ctx context.Context, req *request, fd int) *response {
 			err = fmt.Errorf("%w: the connection of %s is gone", ErrNotMounted, req.Mount)
 		default:
 		}
+	case opQuota:
+		err = m.w.quota.setLimit(req.Limit)
 	case opUsage:
 		resp.Usage = m.w.quota.usage()
 	case opNotices:

@@ -35,6 +35,10 @@ type statusJSON struct {
 	// Dirty lists what is uncommitted in the workspace, at most 1,000 paths; a
 	// directory that is new as a whole ends with a slash.
 	Dirty []string `json:"dirty"`
+	// DiskUsed is how many bytes the workspace keeps on the disk, DiskLimit how many
+	// it may; neither is there without a limit.
+	DiskUsed  *int64 `json:"disk_used,omitempty"`
+	DiskLimit *int64 `json:"disk_limit,omitempty"`
 }
 
 // Run shows where one environment stands, or all.
@@ -111,6 +115,7 @@ func (a *app) statusOf(ctx context.Context, name, head string) (statusJSON, erro
 		st.Mounted, st.Container = live.Mounted, live.Container
 		st.Running = append(st.Running, live.Execs...)
 		st.Dirty = append(st.Dirty, live.Dirty...)
+		st.disk(live.DiskUsed, live.DiskLimit)
 		return st, nil
 	}
 	loaded, err := a.store.Load(name)
@@ -123,7 +128,15 @@ func (a *app) statusOf(ctx context.Context, name, head string) (statusJSON, erro
 		return st, nil
 	}
 	st.Dirty = append(st.Dirty, paths...)
-	return st, nil
+	used, limit, err := a.store.DiskUse(ctx, loaded)
+	st.disk(used, limit)
+	return st, err
+}
+
+func (st *statusJSON) disk(used, limit int64) {
+	if limit > 0 {
+		st.DiskUsed, st.DiskLimit = &used, &limit
+	}
 }
 
 // live asks a running daemon; nil when there is none that answers.
@@ -173,6 +186,9 @@ func statusText(st statusJSON, now time.Time) string {
 			fmt.Fprintf(&b, "Shows: %s; the rest of the branch is hidden\n", strings.Join(st.Paths, ", "))
 		}
 		fmt.Fprintf(&b, "Container: %s, image %s\n", either(st.Container, "running", "not running"), st.Image)
+	}
+	if st.DiskLimit != nil {
+		fmt.Fprintf(&b, "Disk: %s of %s used\n", environment.HumanSize(*st.DiskUsed), environment.HumanSize(*st.DiskLimit))
 	}
 	if e := st.LastExec; e != nil {
 		fmt.Fprintf(&b, "Last exec: %s, %s, %s\n    %s\n", e.Exec, e.outcome(), since(e.Started, now),

@@ -178,6 +178,10 @@ type Live struct {
 	// follows is not known then.
 	Busy  bool     `json:"busy,omitempty"`
 	Dirty []string `json:"dirty,omitempty"` // uncommitted paths, at most 1,000
+	// DiskUsed is how many bytes the workspace keeps on the disk, DiskLimit how many
+	// it may; both 0 where there is no limit.
+	DiskUsed  int64 `json:"disk_used,omitempty"`
+	DiskLimit int64 `json:"disk_limit,omitempty"`
 }
 
 // DaemonStatus is the answer to daemon.status.

@@ -107,7 +107,7 @@ func (e *Engine) Freeze(ctx context.Context, p api.Freeze) (*api.Frozen, error) 
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	defer v.touch()
-	if err := v.forgetUnmounted(ctx); err != nil {
+	if err := v.forgetUnmounted(ctx, false); err != nil {
 		return nil, err
 	}
 	if err := v.mount(ctx); err != nil {

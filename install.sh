@@ -16,7 +16,8 @@ Only what is missing is installed, always from the distribution's own packages.
   --prefix DIR   install below DIR (default /usr/local)
   --no-deps      install no packages; needs no root when DIR is yours
   --deps-only    install the packages and nothing else
-  --test-deps    also install what the tests need (a static busybox, ps, chattr)
+  --test-deps    also install what the tests need (a static busybox, ps, chattr,
+                 python3, git-lfs)
   --bench-deps   also install what 'make bench-fs' compares with and runs
                  (fuse-overlayfs, ripgrep, sqlite3, npm)
   --uninstall    remove what this script put below DIR; packages and the state
@@ -158,6 +159,7 @@ package_of() {
     apt-get:busybox | apk:busybox | zypper:busybox) printf 'busybox-static\n' ;;
     dnf:ps | pacman:ps) printf 'procps-ng\n' ;;
     *:ps) printf 'procps\n' ;;
+    pacman:python3) printf 'python\n' ;;
     *:chattr) printf 'e2fsprogs\n' ;;
     *:mkfs.ext4) printf 'e2fsprogs\n' ;;
     *:rg) printf 'ripgrep\n' ;;
@@ -225,7 +227,7 @@ missing_tools() {
     find_go >/dev/null || printf 'go\n'
     if [ $test_deps = yes ]; then
         have_static_busybox || printf 'busybox\n'
-        for tool in ps chattr; do
+        for tool in ps chattr python3 git-lfs; do
             have "$tool" || printf '%s\n' "$tool"
         done
     fi

@@ -35,8 +35,12 @@ func lacks(capability string) (string, error) {
 				return tool + " is not installed", nil
 			}
 		}
+	case "python3", "git-lfs":
+		if _, err := exec.LookPath(capability); err != nil {
+			return capability + " is not installed", nil
+		}
 	default:
-		return "", fmt.Errorf("unknown capability %q (root, fuse, containerd)", capability)
+		return "", fmt.Errorf("unknown capability %q (root, fuse, containerd, python3, git-lfs)", capability)
 	}
 	return "", nil
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/git-env/git-env/internal/gitcmd"
 )
@@ -251,7 +252,7 @@ func (s *said) Write(b []byte) (int, error) {
 		s.text = append([]byte{}, s.text[over:]...)
 	}
 	if s.log != nil {
-		s.log.Printf("converting %q: %s", s.path, bytes.TrimSpace(b))
+		s.log.Printf("converting %q: %s", s.path, printable(string(b)))
 	}
 	return len(b), nil
 }
@@ -278,5 +279,16 @@ func explain(err error, said string) error {
 	if said == "" {
 		return err
 	}
-	return errors.New(said)
+	return errors.New(printable(said))
+}
+
+// printable makes one harmless line of what git said: paths come from a tree.
+func printable(s string) string {
+	s = strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
 }

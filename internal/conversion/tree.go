@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/git-env/git-env/internal/gitcmd"
 	"github.com/git-env/git-env/internal/objects"
@@ -52,6 +53,7 @@ type Tree struct {
 	active  map[uint64]bool // guarded by mu: by directory, whether a .gitattributes bears on it
 	rules   map[effect]*Rule
 	check   *checker                // guarded by mu; nil when not running
+	asked   int                     // guarded by mu: how often check was used
 	live    map[*converter]struct{} // guarded by mu
 	closed  bool                    // guarded by mu
 }
@@ -289,6 +291,9 @@ func (t *Tree) ask(ctx context.Context, paths []string) ([]values, error) {
 		}
 		found, err := t.check.ask(ctx, paths)
 		if err == nil {
+			t.asked++
+			c, asked := t.check, t.asked
+			time.AfterFunc(idleTime, func() { t.retireChecker(c, asked) })
 			return found, nil
 		}
 		t.check.close()
@@ -300,6 +305,17 @@ func (t *Tree) ask(ctx context.Context, paths []string) ([]values, error) {
 		if attempt > 0 {
 			return nil, fmt.Errorf("git check-attr: %w", explain(err, said))
 		}
+	}
+}
+
+// retireChecker ends a process that was not used since it was used for the time
+// that asked counts.
+func (t *Tree) retireChecker(c *checker, asked int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.check == c && t.asked == asked {
+		c.close()
+		t.check = nil
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 	"unicode"
 
@@ -22,6 +23,9 @@ import (
 // idleTime is how long a process that converts is kept without use.
 const idleTime = time.Minute
 
+// waitDelay is how long the last words of a process that has ended are waited for.
+const waitDelay = 200 * time.Millisecond
+
 // process is a git that answers on its standard output what it is asked on its
 // standard input.
 type process struct {
@@ -30,6 +34,9 @@ type process struct {
 	out    *bufio.Reader
 	stderr *said
 	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	reaped bool // guarded by mu
 }
 
 func start(g *gitcmd.Git, stderr *said, args ...string) (*process, error) {
@@ -37,6 +44,10 @@ func start(g *gitcmd.Git, stderr *said, args ...string) (*process, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &process{cmd: g.Command(ctx, args...), stderr: stderr, cancel: cancel}
 	p.cmd.Stderr = stderr
+	// A group of its own, to end its filters with it. One that leaves the group
+	// may hold on to the pipe.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.cmd.WaitDelay = waitDelay
 	in, err := p.cmd.StdinPipe()
 	if err == nil {
 		p.in = in
@@ -53,12 +64,22 @@ func start(g *gitcmd.Git, stderr *said, args ...string) (*process, error) {
 	return p, nil
 }
 
-func (p *process) kill() { p.cmd.Process.Kill() }
+// kill ends the process, and the filters it has started.
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.reaped { // else the number may be another's
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	}
+}
 
 // close ends the process and reaps it.
 func (p *process) close() {
 	p.in.Close()
 	p.kill()
+	p.mu.Lock()
+	p.reaped = true
+	p.mu.Unlock()
 	p.cmd.Wait()
 	p.cancel()
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/git-env/git-env/fusefs"
 	"github.com/git-env/git-env/internal/gitcmd"
 	"github.com/git-env/git-env/internal/objects"
 )
@@ -35,11 +36,12 @@ type Settings struct {
 	WorkspaceDir string
 	Containerd   string // socket of an existing containerd; "" runs a private one
 	Idle         time.Duration
-	Watchdog     time.Duration // what a file server may take to answer; 0 for ever
-	Uring        bool          // FUSE over io_uring where the kernel has it
-	OutputLimit  int64         // bytes of whole outputs kept per environment
-	BlobCache    int64         // bytes of materialised blobs kept per repository; 0 for any number
-	Disk         int64         // bytes that the workspace may keep on the disk; 0 for any number
+	Watchdog     time.Duration  // what a file server may take to answer; 0 for ever
+	Uring        bool           // FUSE over io_uring where the kernel has it
+	Profile      fusefs.Profile // what new workspaces are to be good at
+	OutputLimit  int64          // bytes of whole outputs kept per environment
+	BlobCache    int64          // bytes of materialised blobs kept per repository; 0 for any number
+	Disk         int64          // bytes that the workspace may keep on the disk; 0 for any number
 	// Unsupported names keys of .gitenv that this version does not act on.
 	Unsupported []string
 }
@@ -111,6 +113,15 @@ func (set *Settings) apply(kvs [][2]string, origin string, fromTree bool) error 
 				return bad(errors.New("not NAME=value"))
 			}
 			set.Vars = append(set.Vars, val)
+		case "env.fsprofile":
+			switch strings.ToLower(val) {
+			case "meta", "":
+				set.Profile = fusefs.ProfileMeta
+			case "io":
+				set.Profile = fusefs.ProfileIO
+			default:
+				return bad(errors.New("not meta or io"))
+			}
 		case "env.maxfilesize":
 			n, err := parseSize(val)
 			if err != nil {

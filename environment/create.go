@@ -272,6 +272,7 @@ func (e *Engine) newState(ctx context.Context, name, base string, set Settings) 
 		ID: notes.NewID(at), Name: name, Phase: PhaseCreating, Created: at,
 		Base: base, Origin: base, First: base, LowerTime: t,
 		Layers: []string{notes.NewID(at)}, RootFS: notes.NewID(at),
+		Profile:   set.Profile,
 		Workspace: e.store.WorkspaceDir(name, set.WorkspaceDir, DataHome()),
 	}
 	return st, nil

@@ -192,7 +192,7 @@ func (v *Env) mount(ctx context.Context) error {
 	err = fc.Mount(ctx, fusefs.MountSpec{
 		ID: v.st.ID, Dir: dir, Tree: v.st.Tree, Time: v.st.LowerTime,
 		Layers: v.st.Layers, DotGit: v.e.store.dotGit(v.st), Paths: v.st.Paths, Quota: disk,
-		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Held: held,
+		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Held: held, Profile: v.st.Profile,
 	})
 	if err != nil {
 		_ = os.Remove(dir)

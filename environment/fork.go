@@ -173,6 +173,11 @@ func (v *Env) freeze(ctx context.Context) (time.Duration, error) {
 		v.st = &next // perhaps it was done; if not, the next mount makes the new top
 		return 0, fmt.Errorf("cannot freeze the workspace: %w", err)
 	}
+	if errors.Is(err, fusefs.ErrOpenForWriting) {
+		err = Errorf(ExitBusy, "environment '%s': %w", v.st.Name, err).
+			WithHint("with env.fsProfile=io nothing can be forked while a file is open for writing; wait, or stop what writes")
+		return 0, errors.Join(err, v.e.store.save(v.st))
+	}
 	if err != nil {
 		// Still on the old top: go back to naming it as the writable one.
 		return 0, errors.Join(fmt.Errorf("cannot freeze the workspace: %w", err), v.e.store.save(v.st))

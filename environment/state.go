@@ -14,6 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/git-env/git-env/fusefs"
 	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/internal/objects"
 )
@@ -70,6 +71,8 @@ type State struct {
 	LowerTime time.Time `json:"lower_time"`
 	// Paths are what a sparse environment shows of Tree; none for all of it.
 	Paths []string `json:"paths,omitempty"`
+	// Profile is what the workspace is to be good at.
+	Profile fusefs.Profile `json:"profile,omitempty"`
 	// Layers is the stack of copy-on-write layers, bottom to top; the last one
 	// is written to.
 	Layers []string `json:"layers"`

@@ -27,6 +27,7 @@ func (w *workspace) modify(ino uint64, keep int64, kill bool, fn func(*fdRef) er
 	if keep < 0 {
 		keep = math.MaxInt64
 	}
+	ino = w.inoOf(ino)
 	for {
 		done, st := w.tryModify(ino, kill, fn)
 		if done || !st.Ok() {
@@ -154,7 +155,7 @@ func (w *workspace) copyUp(n *node, keep int64) fuse.Status {
 	// it to the disk as soon as it is closed.
 	if !fresh {
 		if err = fill(f, src, size); err == nil {
-			err = f.setMtime(int64(attr.Mtime), int64(attr.Mtimensec))
+			err = f.setMtime(int64(attr.Mtime)*1e9 + int64(attr.Mtimensec))
 		}
 	}
 	st = status(err)

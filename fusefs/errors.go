@@ -12,5 +12,7 @@ var errNoUring = errors.New("no FUSE over io_uring")
 
 // knownErrors are the errors that keep their identity over the socket.
 func knownErrors() []error {
-	return []error{ErrNotMounted, ErrMounted, layer.ErrDamaged, layer.ErrNewerFormat, layer.ErrSealed, errNoUring}
+	return []error{
+		ErrNotMounted, ErrMounted, layer.ErrDamaged, layer.ErrNewerFormat, layer.ErrSealed, errNoUring, ErrOpenForWriting,
+	}
 }

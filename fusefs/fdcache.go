@@ -80,9 +80,14 @@ func (b backingFile) truncate(size int64) error {
 	return os.NewSyscallError("ftruncate", retry(func() error { return unix.Ftruncate(b.fd, size) }))
 }
 
+// backingTime are the arguments of utimensat that set a modification time.
+func backingTime(at int64) [2]unix.Timespec {
+	return [2]unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(at)}
+}
+
 // setMtime sets the modification time.
-func (b backingFile) setMtime(sec, nsec int64) error {
-	ts := [2]unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: sec, Nsec: nsec}}
+func (b backingFile) setMtime(at int64) error {
+	ts := backingTime(at)
 	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(b.fd), 0, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
 	if errno != 0 {
 		return os.NewSyscallError("utimensat", errno)
@@ -144,6 +149,13 @@ func (c *fdCache) get(key fdKey) *fdRef {
 		c.use(r)
 	}
 	return r
+}
+
+// has reports whether the file for key is open.
+func (c *fdCache) has(key fdKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refs[key] != nil
 }
 
 func (c *fdCache) use(r *fdRef) {

@@ -50,6 +50,9 @@ func (w *workspace) freeze(newTop string) (Frozen, error) {
 	}
 	w.freezeMu.Lock()
 	defer w.freezeMu.Unlock()
+	if err := w.freezable(); err != nil {
+		return Frozen{}, err
+	}
 	w.mu.RLock()
 	fresh := layer.Meta{ID: newTop, Parent: w.top().Meta().ID, StartSeq: w.t.seq, FirstIno: w.t.nextIno}
 	w.mu.RUnlock()
@@ -64,6 +67,11 @@ func (w *workspace) freeze(newTop string) (Frozen, error) {
 
 	begin := time.Now()
 	w.gate.Lock()
+	if err := w.freezable(); err != nil {
+		w.gate.Unlock()
+		top.Close()
+		return Frozen{}, err
+	}
 	w.mu.Lock()
 	old, before, sealed := w.top(), w.sealed, make(chan struct{})
 	id := old.Meta().ID
@@ -96,6 +104,7 @@ const frozenMeanwhile = fuse.Status(syscall.EXDEV)
 
 // unnamedUp copies the bytes of a file without a name up.
 func (w *workspace) unnamedUp(ino uint64) fuse.Status {
+	ino = w.inoOf(ino)
 	sh := w.shard(ino)
 	sh.Lock()
 	defer sh.Unlock()

@@ -58,6 +58,7 @@ type ext struct {
 	xattr  map[string][]byte
 	target string
 	rdev   uint32
+	nodeid uint64 // what the kernel calls it when that is not ino; see opens
 }
 
 type link struct {

@@ -95,6 +95,7 @@ func (w *workspace) read(ino, off uint64, buf []byte) (int, fuse.Status) {
 		off = min(off, uint64(len(w.spec.DotGit)))
 		return copy(buf, w.spec.DotGit[off:]), fuse.OK
 	}
+	ino = w.inoOf(ino)
 	sh := w.shard(ino)
 	sh.RLock()
 	defer sh.RUnlock()
@@ -191,6 +192,7 @@ func left(f *fdRef, off, length int64) (int64, error) {
 
 // source returns the backing file of ino for reading.
 func (w *workspace) source(ino uint64) (*fdRef, fuse.Status) {
+	ino = w.inoOf(ino)
 	sh := w.shard(ino)
 	sh.RLock()
 	defer sh.RUnlock()

@@ -36,13 +36,8 @@ func (w *workspace) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string
 	return fuse.OK
 }
 
-// No state is kept for open files and directories: the answer ENOSYS makes
-// the kernel stop asking, and cache.
-
-func (w *workspace) Open(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status {
-	return fuse.ENOSYS
-}
-
+// OpenDir keeps no state: the answer ENOSYS makes the kernel stop asking, and
+// cache.
 func (w *workspace) OpenDir(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status {
 	return fuse.ENOSYS
 }

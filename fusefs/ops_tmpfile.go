@@ -33,7 +33,11 @@ func (w *workspace) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Crea
 	}
 	w.t.nextIno++
 	w.t.nodes[n.ino] = n
-	out.OpenFlags = fuse.FOPEN_KEEP_CACHE
+	if w.io() {
+		out.OpenFlags, out.Fh = fuse.FOPEN_DIRECT_IO, 0 // it has no file to leave to the kernel yet
+	} else {
+		out.OpenFlags = fuse.FOPEN_KEEP_CACHE
+	}
 	return w.entry(n, &out.EntryOut)
 }
 

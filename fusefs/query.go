@@ -18,11 +18,16 @@ import (
 // dirty again, whatever Mark is told later.
 func (w *workspace) dirty(dirs []string) (Dirty, error) {
 	w.gate.Lock()
+	written := w.writers()
 	w.mu.Lock()
 	w.barrier = w.t.seq
 	d := Dirty{Seq: w.t.seq}
+	err := w.stillWritten(written)
 	w.mu.Unlock()
 	w.gate.Unlock()
+	if err != nil {
+		return Dirty{}, err
+	}
 
 	w.mu.RLock()
 	var converted []uint64
@@ -243,6 +248,7 @@ func (w *workspace) sync() error {
 	}
 	w.awaitSealed()
 	w.gate.Lock()
+	written := w.writers()
 	w.mu.Lock()
 	w.barrier = w.t.seq // later writes are to be listed again
 	top := w.top()
@@ -250,8 +256,12 @@ func (w *workspace) sync() error {
 	inos := w.unsynced
 	w.unsynced = map[uint64]struct{}{}
 	w.syncMu.Unlock()
+	err := w.stillWritten(written)
 	w.mu.Unlock()
 	w.gate.Unlock()
+	if err != nil {
+		return err
+	}
 
 	if len(inos) > fewFiles {
 		return top.SyncAll()

@@ -3,6 +3,7 @@ package fusefs
 import (
 	"encoding/binary"
 	"os"
+	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
@@ -20,6 +21,7 @@ const (
 	opcodeRmdir         = 11
 	opcodeRename        = 12
 	opcodeLink          = 13
+	opcodeOpen          = 14
 	opcodeRead          = 15
 	opcodeWrite         = 16
 	opcodeFsync         = 20
@@ -57,6 +59,9 @@ func (w *workspace) slow(h *fuse.InHeader, arg []byte) bool {
 		return w.unread(h.NodeId)
 	case opcodeRename, opcodeRename2:
 		return w.unread(h.NodeId) || w.unread(binary.NativeEndian.Uint64(arg))
+	case opcodeOpen:
+		writes := binary.NativeEndian.Uint32(arg)&syscall.O_ACCMODE != syscall.O_RDONLY
+		return w.io() && (w.remote(h.NodeId) || writes && w.elsewhere(h.NodeId))
 	case opcodeReadlink, opcodeRead:
 		return w.remote(h.NodeId)
 	case opcodeWrite:
@@ -79,7 +84,8 @@ func (w *workspace) unread(ino uint64) bool {
 func (w *workspace) remote(ino uint64) bool {
 	w.mu.RLock()
 	n := w.t.nodes[ino]
-	if n == nil || n.flags&lower == 0 || n.data != noData || n.size == 0 && !n.converts() {
+	if n == nil || n.flags&lower == 0 || n.data != noData || n.size == 0 && !n.converts() ||
+		w.fds.has(fdKey{w, ino, noData}) {
 		w.mu.RUnlock()
 		return false
 	}

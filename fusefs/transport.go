@@ -2,7 +2,6 @@ package fusefs
 
 import (
 	"fmt"
-	"log"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
@@ -27,7 +26,8 @@ func (s *server) transport(w *workspace, fd int, uring bool) (transport, error) 
 			return t, nil
 		}
 	}
-	fs, err := fuse.NewServer(w, fmt.Sprintf("/dev/fd/%d", fd), mountOptions(w.log))
+	w.opens.serve(fd)
+	fs, err := fuse.NewServer(w, fmt.Sprintf("/dev/fd/%d", fd), mountOptions(w))
 	if err != nil {
 		return nil, err
 	}
@@ -52,17 +52,22 @@ type device struct{ fs *fuse.Server }
 
 func (d device) serve(func()) { d.fs.Serve() }
 
-func mountOptions(logger *log.Logger) *fuse.MountOptions {
-	return &fuse.MountOptions{
+func mountOptions(w *workspace) *fuse.MountOptions {
+	opts := &fuse.MountOptions{
 		AllowOther:               true,
 		MaxWrite:                 maxIO,
 		MaxBackground:            64,
 		EnableSymlinkCaching:     true,
 		ExplicitDataCacheControl: true,
 		IDMappedMount:            true,
-		Logger:                   logger,
-		// Passthrough and a cache of opens exclude each other.
-		DisabledCapabilities: fuse.CAP_PASSTHROUGH,
-		ExtraCapabilities:    fuse.CAP_NO_OPENDIR_SUPPORT | fuse.CAP_HANDLE_KILLPRIV_V2,
+		Logger:                   w.log,
+		ExtraCapabilities:        fuse.CAP_NO_OPENDIR_SUPPORT | fuse.CAP_HANDLE_KILLPRIV_V2,
 	}
+	// Passthrough and a cache of opens exclude each other.
+	if w.io() {
+		opts.ExtraCapabilities |= fuse.CAP_ATOMIC_O_TRUNC
+	} else {
+		opts.DisabledCapabilities = fuse.CAP_PASSTHROUGH
+	}
+	return opts
 }

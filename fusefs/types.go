@@ -62,7 +62,22 @@ type MountSpec struct {
 	Quota int64
 	// ReadOnly refuses every change; no layer is made or written.
 	ReadOnly bool
+	// Profile is what the mount is to be good at.
+	Profile Profile
 }
+
+// A Profile says what a mount is to be good at.
+type Profile string
+
+// The profiles.
+const (
+	// ProfileMeta is for many files: opening and closing one costs nothing.
+	ProfileMeta Profile = ""
+	// ProfileIO is for large files: the kernel reads and writes the backing
+	// files itself, but must be asked for each open and close, and Freeze fails
+	// with ErrOpenForWriting while a file is open for writing.
+	ProfileIO Profile = "io"
+)
 
 // Kind is what a name is now.
 type Kind uint8
@@ -126,4 +141,7 @@ var (
 	ErrNotMounted = errors.New("no such mount")
 	// ErrMounted reports a mount id or directory that is in use.
 	ErrMounted = errors.New("already mounted")
+	// ErrOpenForWriting reports a freeze of a mount with ProfileIO while
+	// something writes.
+	ErrOpenForWriting = errors.New("open for writing")
 )

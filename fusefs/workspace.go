@@ -61,6 +61,8 @@ type workspace struct {
 
 	holding atomic.Pointer[holding] // nil while the file .git is to be had
 
+	opens *opens // nil without ProfileIO
+
 	freezeMu sync.Mutex    // one freeze at a time; before gate
 	sealed   chan struct{} // guarded by mu: closed when the layers under the top are durable
 }
@@ -106,6 +108,13 @@ func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, 
 		loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{}, sealed: make(chan struct{}),
 	}
 	close(w.sealed)
+	if w.io() {
+		w.opens = newOpens()
+		if !spec.ReadOnly {
+			// The log is open for writing.
+			w.opens.asks, _ = openForWriting(filepath.Join(w.top().Dir(), "log"))
+		}
+	}
 	w.hold(spec.Held)
 	if !spec.ReadOnly {
 		t.layer = int16(len(layers) - 1)

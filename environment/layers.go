@@ -107,9 +107,6 @@ func (e *Engine) Freeze(ctx context.Context, p api.Freeze) (*api.Frozen, error) 
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	defer v.touch()
-	if err := v.forgetUnmounted(ctx, false); err != nil {
-		return nil, err
-	}
 	if err := v.mount(ctx); err != nil {
 		return nil, err
 	}

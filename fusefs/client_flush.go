@@ -56,6 +56,13 @@ func flush(ctx context.Context, dir string) (bool, error) {
 		return false, fmt.Errorf("open %s: %w", dir, err)
 	}
 	defer unix.Close(fd)
+	var where unix.Statfs_t
+	if err := unix.Fstatfs(fd, &where); err != nil {
+		return false, fmt.Errorf("stat %s: %w", dir, err)
+	}
+	if where.Type != unix.FUSE_SUPER_MAGIC {
+		return false, fmt.Errorf("%s: %w: somebody unmounted it", dir, ErrNotMounted)
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return false, fmt.Errorf("stat %s: %w", dir, err)

@@ -367,22 +367,26 @@ func (d *decoder) word(v *uint32) {
 }
 
 func (d *decoder) text(v *string) {
-	var b []byte
-	d.blob(&b)
-	*v = string(b)
+	*v = string(d.counted())
 }
 
 func (d *decoder) blob(v *[]byte) {
+	if b := d.counted(); len(b) > 0 {
+		*v = append([]byte(nil), b...)
+	}
+}
+
+// counted returns the next bytes that carry their length, not to be kept.
+func (d *decoder) counted() []byte {
 	var n uint64
 	d.uint(&n)
 	if d.bad || n > uint64(len(d.b)) {
 		d.bad = true
-		return
+		return nil
 	}
-	if n > 0 {
-		*v = append([]byte(nil), d.b[:n]...)
-	}
+	b := d.b[:n]
 	d.b = d.b[n:]
+	return b
 }
 
 func (d *decoder) skip(n int) {

@@ -34,6 +34,9 @@
 //	         brings them to the top before they change
 //	intro    the record that makes a lower node known to the log, written
 //	         before another record refers to it
+//	convert  a file of the tree whose content a checkout would have written in
+//	         another way than it is stored (convert.go); origin, the path in the
+//	         tree that decides about it
 //	dirty    changed since the last Mark; whole: a directory that is new or
 //	         came from somewhere else
 //

@@ -45,6 +45,7 @@ type commitResult struct {
 // commit commits what git would commit of the workspace and records an exec, all
 // in one transaction of the refs. v.mu is held and the workspace mounted.
 func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, error) {
+	took := startLaps()
 	left, err := v.loadSkipped()
 	if err != nil {
 		return nil, err
@@ -62,6 +63,7 @@ func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, err
 	var warn []string
 	req.hold = &lateHold{v: v}
 	defer req.hold.end()
+	took.lap("begin")
 	taken, err := v.takeInside(ctx, req.caller, req.hold)
 	if err != nil {
 		// What is in the workspace is committed all the same; git inside keeps
@@ -71,25 +73,32 @@ func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, err
 	if taken != nil {
 		req.hold.follow = taken.to
 	}
+	took.lap("take over")
 	set, err := v.changes(ctx, sc, left, taken.paths())
 	if err != nil {
 		return nil, fmt.Errorf("cannot commit: %w", err)
 	}
+	took.lap("changes")
 	edits, err := v.store(ctx, sc, set)
 	if err != nil {
 		return nil, fmt.Errorf("cannot commit: %w", err)
 	}
+	took.lap("blobs")
 	req.from = taken.before()
 	res, err := v.transact(ctx, req, edits)
 	if err != nil {
 		return nil, fmt.Errorf("cannot commit: %w", err)
 	}
+	took.lap("refs")
 	res.warnings = append(warn, set.warn...)
 	if res.commit != "" {
 		v.follow(res.tip)
 		req.hold.follow = ""
 	}
-	return res, v.settle(ctx, set, left, res.tip)
+	err = v.settle(ctx, set, left, res.tip)
+	took.lap("mark")
+	v.e.log.Debug("committed", append([]any{"env", v.name, "changed", res.changed}, took.parts...)...)
+	return res, err
 }
 
 // nothingChanged says that there is nothing to commit, which most execs leave:

@@ -131,7 +131,14 @@ func (t *treeEditor) apply(id string, n *editNode) (string, error) {
 	case slices.Equal(entries, old):
 		return id, nil
 	}
-	return t.w.Tree(entries)
+	if !slices.IsSortedFunc(entries, compareEntries) {
+		slices.SortFunc(entries, compareEntries)
+	}
+	id, err := t.w.Tree(entries)
+	if err == nil {
+		t.r.trees.put(id, entries) // it is read next, to see what changed
+	}
+	return id, err
 }
 
 // entry applies n to one entry, whose ID is empty when it is new.

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -194,9 +194,11 @@ func isID(s string) bool {
 
 // encodeTree sorts a copy of entries the way git does and encodes it.
 func encodeTree(entries []TreeEntry, idLen int) ([]byte, error) {
-	sorted := make([]TreeEntry, len(entries))
-	copy(sorted, entries)
-	sort.Slice(sorted, func(i, j int) bool { return lessEntry(&sorted[i], &sorted[j]) })
+	sorted := entries
+	if !slices.IsSortedFunc(entries, compareEntries) { // as they seldom are
+		sorted = slices.Clone(entries)
+		slices.SortFunc(sorted, compareEntries)
+	}
 	names := make(map[string]bool, len(sorted))
 	size := 0
 	for i := range sorted {
@@ -224,6 +226,17 @@ func encodeTree(entries []TreeEntry, idLen int) ([]byte, error) {
 		buf, _ = hex.AppendDecode(buf, []byte(e.ID)) // isID holds
 	}
 	return buf, nil
+}
+
+// compareEntries orders entries as git does.
+func compareEntries(a, b TreeEntry) int {
+	switch {
+	case lessEntry(&a, &b):
+		return -1
+	case lessEntry(&b, &a):
+		return 1
+	}
+	return 0
 }
 
 func validMode(m Mode) bool {

@@ -18,7 +18,7 @@ LDFLAGS := -s -w $(if $(VERSION),-X github.com/git-env/git-env/internal/version.
 # The end-to-end tests have their own step; see test-e2e.
 UNIT = $$($(GO) list ./... | grep -v '/e2e$$')
 
-.PHONY: build install demo test test-deps lint test-unit test-e2e bench bench-fs man clean
+.PHONY: build install demo test test-deps lint test-unit test-e2e bench bench-fs conformance man clean
 
 build:
 	$(GO) build -buildvcs=false -trimpath -ldflags '$(LDFLAGS)' -o bin/git-env ./cmd/git-env
@@ -66,6 +66,11 @@ bench: build
 bench-fs: build
 	@$(GO) build -buildvcs=false -o bin/benchfs ./internal/benchfs
 	@bin/benchfs --git-env bin/git-env $(ARGS)
+
+# The public test suites, which are fetched, on a plain directory and on a
+# workspace; see scripts/conformance.sh and docs/conformance.md.
+conformance: build
+	PATH='$(CURDIR)/bin':"$$PATH" ./scripts/conformance.sh
 
 man: build
 	mkdir -p docs/man

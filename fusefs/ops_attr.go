@@ -156,7 +156,12 @@ func (w *workspace) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 		return fuse.Status(syscall.ESTALE)
 	}
 	rec := attrRecord(n, in)
-	if rec.Mask != 0 {
+	if _, sized := in.GetSize(); !sized && rec.Mask == 0 {
+		if st := sameOwner(n, &in.InHeader, &rec); !st.Ok() {
+			return st
+		}
+	}
+	if _, sized := in.GetSize(); !sized || rec.Mask != 0 {
 		if st := w.setattr(n, rec); !st.Ok() {
 			return st
 		}
@@ -200,6 +205,21 @@ func attrRecord(n *node, in *fuse.SetAttrIn) layer.Record {
 		rec.Mtime = mt.UnixNano()
 	}
 	return rec
+}
+
+// sameOwner is about a chown to nobody else, which changes ctime and, unless
+// that is not the caller's to do, takes the bits that lend privilege. The
+// kernel has left that to us, and sends nothing that says so.
+func sameOwner(n *node, h *fuse.InHeader, rec *layer.Record) fuse.Status {
+	const unmapped = ^uint32(0) // through an ID-mapped mount
+	switch {
+	case killed(n) == n.mode || h.Uid == unmapped:
+		return fuse.OK
+	case h.Uid != 0 && h.Uid != n.uid:
+		return fuse.EPERM
+	}
+	rec.Mask, rec.Mode = layer.SetMode, killed(n)&0o7777
+	return fuse.OK
 }
 
 // killed is the mode of n after a write or chown by somebody without

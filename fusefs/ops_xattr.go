@@ -17,18 +17,22 @@ const (
 	maxXattrs    = 64 << 10 // a value; also all names of a file together
 )
 
-func xattrAllowed(name string) bool {
+// xattrName says what is wrong with a name.
+func xattrName(name string) fuse.Status {
 	for _, ns := range []string{"user.", "trusted.", "security."} {
-		if strings.HasPrefix(name, ns) && len(name) > len(ns) {
-			return true
+		switch {
+		case name == ns:
+			return fuse.EINVAL
+		case strings.HasPrefix(name, ns):
+			return fuse.OK
 		}
 	}
-	return false
+	return fuse.ENOTSUP
 }
 
 func (w *workspace) GetXAttr(_ <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
-	if !xattrAllowed(name) {
-		return 0, fuse.ENOTSUP
+	if st := xattrName(name); !st.Ok() {
+		return 0, st
 	}
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -74,13 +78,14 @@ func xattrList(n *node) []byte {
 }
 
 func (w *workspace) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
+	bad := xattrName(name)
 	switch {
 	case w.spec.ReadOnly:
 		return fuse.EROFS
 	case in.NodeId == dotGitIno:
 		return fuse.EPERM
-	case !xattrAllowed(name):
-		return fuse.ENOTSUP
+	case !bad.Ok():
+		return bad
 	case len(name) > maxXattrName:
 		return fuse.ERANGE
 	case len(value) > maxXattrs:
@@ -108,13 +113,14 @@ func (w *workspace) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name string
 }
 
 func (w *workspace) RemoveXAttr(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
+	bad := xattrName(name)
 	switch {
 	case w.spec.ReadOnly:
 		return fuse.EROFS
 	case h.NodeId == dotGitIno:
 		return fuse.EPERM
-	case !xattrAllowed(name):
-		return fuse.ENOTSUP
+	case !bad.Ok():
+		return bad
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -463,8 +463,26 @@ func repeatedTree(t testing.TB, repo string, n int) string {
 	for i := range n {
 		fmt.Fprintf(&list, "040000 tree %s\td%d\n", one, i+1)
 	}
+	return makeTree(t, repo, list.String())
+}
+
+// wideTree makes a tree with a directory "wide" of n files f0, f1, … that
+// contain "x".
+func wideTree(t testing.TB, repo string, n int) string {
+	t.Helper()
+	writeFiles(t, repo, map[string]string{"one": "x"})
+	blob := git(t, repo, "hash-object", "-w", "one")
+	var list strings.Builder
+	for i := range n {
+		fmt.Fprintf(&list, "100644 blob %s\tf%d\n", blob, i)
+	}
+	return makeTree(t, repo, "040000 tree "+makeTree(t, repo, list.String())+"\twide\n")
+}
+
+func makeTree(t testing.TB, repo, list string) string {
+	t.Helper()
 	cmd := exec.Command("git", "mktree")
-	cmd.Dir, cmd.Stdin = repo, strings.NewReader(list.String())
+	cmd.Dir, cmd.Stdin = repo, strings.NewReader(list)
 	out, err := cmd.Output()
 	must(t, err)
 	return strings.TrimSpace(string(out))

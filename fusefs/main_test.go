@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "pkt-filter" {
 		os.Exit(pktFilter(os.Args[2]))
 	}
+	if len(os.Args) > 1 && os.Args[1] == "lock" {
+		os.Exit(lockHelper(os.Args[2:]))
+	}
 	os.Exit(m.Run())
 }
 

@@ -2,6 +2,7 @@ package fusefs
 
 import (
 	"context"
+	"math"
 	"syscall"
 	"time"
 
@@ -198,11 +199,11 @@ func attrRecord(n *node, in *fuse.SetAttrIn) layer.Record {
 	}
 	if at, ok := in.GetATime(); ok {
 		rec.Mask |= layer.SetAtime
-		rec.Atime = at.UnixNano()
+		rec.Atime = clampTime(at)
 	}
 	if mt, ok := in.GetMTime(); ok {
 		rec.Mask |= layer.SetMtime | layer.MtimeHeld
-		rec.Mtime = mt.UnixNano()
+		rec.Mtime = clampTime(mt)
 	}
 	return rec
 }
@@ -220,6 +221,18 @@ func sameOwner(n *node, h *fuse.InHeader, rec *layer.Record) fuse.Status {
 	}
 	rec.Mask, rec.Mode = layer.SetMode, killed(n)&0o7777
 	return fuse.OK
+}
+
+// clampTime returns t, or the nearest time that there is: times are kept in
+// nanoseconds and reach from 1677 to 2262.
+func clampTime(t time.Time) int64 {
+	switch {
+	case t.After(time.Unix(0, math.MaxInt64)):
+		return math.MaxInt64
+	case t.Before(time.Unix(0, math.MinInt64)):
+		return math.MinInt64
+	}
+	return t.UnixNano()
 }
 
 // killed is the mode of n after a write or chown by somebody without

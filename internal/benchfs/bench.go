@@ -58,12 +58,12 @@ func (b *bench) run(ctx context.Context) (err error) {
 
 // setUp makes what all sessions share.
 func (b *bench) setUp(ctx context.Context) error {
-	for _, d := range []string{"ram", "fixtures", "scratch", "home"} {
+	for _, d := range []string{"ram", "home"} {
 		if err := os.Mkdir(filepath.Join(b.work, d), 0o755); err != nil {
 			return err
 		}
 	}
-	// Programs and archives are read from memory, whatever the backing is.
+	// Repositories, programs and archives are read from memory, whatever the backing is.
 	if err := run(ctx, "mount", "-t", "tmpfs", "-o", "size=12g", "benchfs", filepath.Join(b.work, "ram")); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (b *bench) baseEnv() []string {
 
 // fixture is the bare repository of that name, made when it is first asked for.
 func (b *bench) fixture(ctx context.Context, name string) (string, error) {
-	dir := filepath.Join(b.work, "fixtures", name+".git")
+	dir := filepath.Join(b.work, "ram", "fixture-"+name+".git")
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}

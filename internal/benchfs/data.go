@@ -206,7 +206,7 @@ cd "$2"
 GOFLAGS= go mod vendor
 printf '/out/\n' >>.gitignore
 rm -rf vendor/*/testdata
-git init -q -b main && git add -A -f && git commit -q -m files
+git init -q -b main && git add -A -f && git -c gc.auto=0 commit -q -m files
 git clone -q --bare . "$3"`
 	// The user's module cache is read; everything else is as in the sessions.
 	env = append(env, "GOMODCACHE="+goModCache(ctx))

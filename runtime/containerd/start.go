@@ -213,15 +213,21 @@ func (b *Backend) Remove(ctx context.Context, id string) error {
 func (b *Backend) remove(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
-	if c, ok := b.running.Load(id); ok {
+	old, known := b.running.Load(id)
+	if known {
 		// The end of the first process is the end of all, whatever containerd does.
-		c := c.(*container)
+		c := old.(*container)
 		_ = c.fd.signal(9)
 		_ = c.cgroup.thaw()
 	}
 	defer b.holdPipes(id)()
 	if err := b.deleteTask(ctx, id); err != nil {
 		return err
+	}
+	if known {
+		// On its way out its first process may still be seen: a start that comes
+		// now is not to get this container back.
+		b.running.CompareAndDelete(id, old)
 	}
 	rootID := ""
 	err := b.call(ctx, func(ctx context.Context, c *client.Client) error {

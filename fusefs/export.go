@@ -74,9 +74,12 @@ var ErrWhiteoutName = errors.New("a name that begins with " + whiteout + " canno
 // layers, blobs and git; nothing is mounted.
 func Export(ctx context.Context, o ExportOptions, put func(*ExportEntry) error) error {
 	quiet := log.New(io.Discard, "", 0)
-	reader := objects.NewReader(gitcmd.New(o.GitDir).WithEnv("GIT_NO_REPLACE_OBJECTS=1"), 1)
+	git := gitcmd.New(o.GitDir).WithEnv("GIT_NO_REPLACE_OBJECTS=1")
+	reader := objects.NewReader(git, 1)
 	defer reader.Close()
-	s := newServer(&shared{layerDir: o.LayerDir, objs: gitObjects{reader}, fds: newFdCache(8), log: quiet}, o.BlobDir, 0)
+	sh := &shared{layerDir: o.LayerDir, objs: gitObjects{reader}, fds: newFdCache(8), log: quiet}
+	sh.conv = newConverters(git, reader, filepath.Join(filepath.Dir(o.BlobDir), "tmp"), quiet)
+	s := newServer(sh, o.BlobDir, 0)
 	spec := o.Spec
 	spec.ReadOnly, spec.DotGit = true, ""
 	w, err := newWorkspace(ctx, spec, s.shared)

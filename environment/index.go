@@ -155,7 +155,7 @@ func (e *Engine) buildIndex(ctx context.Context, tree string, at time.Time, file
 	if err := durable.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	out, err := e.store.Git.Output(ctx, nil, "ls-tree", "-r", "-l", "-z", "--full-tree", tree)
+	out, err := e.store.listTree(ctx, tree)
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func freshIndex(listing []byte, at time.Time, converted map[string]*conversion.R
 		if err != nil {
 			return nil, err
 		}
-		size, _ := strconv.ParseUint(f[3], 10, 64) // "-" for a submodule
+		size, _ := strconv.ParseUint(f[3], 10, 64) // "-" for a submodule, and for what is not here
 		id, err := hex.DecodeString(f[2])
 		if err != nil {
 			return nil, err

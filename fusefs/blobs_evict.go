@@ -37,6 +37,13 @@ func (b *bound) init(max int64) {
 // onDisk is about what a file of size bytes takes.
 func onDisk(size int64) int64 { return (size + 4095) &^ 4095 }
 
+// CacheSize returns how many bytes of ServerOptions.BlobCache a blob takes.
+func CacheSize(size int64) int64 { return onDisk(size) }
+
+// CacheRoom returns how many bytes of blobs stay in a cache with a bound of max
+// bytes, once there was more.
+func CacheRoom(max int64) int64 { return max - max/10 }
+
 // added counts a file that was made in the store.
 func (b *blobStore) added(size int64) {
 	b.total.Add(onDisk(size))
@@ -68,7 +75,7 @@ func (b *blobStore) pass() {
 	files, total := b.scan()
 	if total > b.max {
 		// A bit more, so that the next file does not start the next pass.
-		enough := b.max - b.max/10
+		enough := CacheRoom(b.max)
 		slices.SortFunc(files, func(a, c cachedFile) int { return cmp.Compare(a.used, c.used) })
 		for _, f := range files {
 			if total <= enough {

@@ -30,6 +30,7 @@ const (
 	opStack
 	opQuit
 	opServing
+	opHydrate
 	opNotices
 	opHold
 	opUsage
@@ -43,6 +44,7 @@ type request struct {
 	Spec   MountSpec
 	Uring  bool // mount: over io_uring, which the kernel offers
 	Paths  []string
+	Blobs  []Blob
 	Seq    uint64
 	Commit string
 	NewTop string
@@ -61,6 +63,8 @@ type response struct {
 	Notices Notices
 	Repairs []Repair // of a mount
 	Usage   Usage
+
+	Hydrated Hydrated
 }
 
 // remoteError carries an error over the socket: its text, its errno, and

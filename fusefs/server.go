@@ -184,6 +184,11 @@ func (s *server) handle(ctx context.Context, req *request, fd int) *response {
 		resp.Err = toRemote(err)
 		return &resp
 	}
+	if req.Op == opHydrate {
+		resp.Hydrated, err = s.shared.blobs.hydrate(ctx, req.Blobs)
+		resp.Err = toRemote(err)
+		return &resp
+	}
 	m := s.get(req.Mount)
 	if m == nil {
 		return &response{Err: toRemote(fmt.Errorf("%w: %s", ErrNotMounted, req.Mount))}

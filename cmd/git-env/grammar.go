@@ -20,6 +20,7 @@ type grammar struct {
 	List     listCmd     `cmd:"" help:"List the environments of this repository."`
 	Diff     diffCmd     `cmd:"" help:"Show what an environment changed."`
 	Path     pathCmd     `cmd:"" help:"Print the path of an environment's workspace on this machine."`
+	Hydrate  hydrateCmd  `cmd:"" help:"Fetch the content of an environment's files that was not read yet."`
 	Checkout checkoutCmd `cmd:"" help:"Switch to a local branch at an environment's work."`
 	Merge    mergeCmd    `cmd:"" help:"Merge an environment into the current branch."`
 	Apply    applyCmd    `cmd:"" help:"Apply an environment's whole change to the work tree, staged, without a commit."`

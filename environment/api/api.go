@@ -10,6 +10,7 @@ const (
 	MethodDelete       = "delete"
 	MethodPath         = "path"
 	MethodFreeze       = "freeze"
+	MethodHydrate      = "hydrate"
 	MethodCommit       = "commit"
 	MethodMerge        = "merge"
 	MethodStatus       = "status"
@@ -146,6 +147,21 @@ type Frozen struct {
 // PathAnswer is the answer to Path.
 type PathAnswer struct {
 	Path string `json:"path"`
+}
+
+// Hydrate asks to bring the content of files into the cache.
+type Hydrate struct {
+	Caller Caller `json:"caller"`
+	Env    string `json:"env"`
+	// Paths are relative to the top of the tree; none for all of it.
+	Paths []string `json:"paths,omitempty"`
+}
+
+// Hydrated is the answer to Hydrate.
+type Hydrated struct {
+	Blobs   int   `json:"blobs"`
+	Bytes   int64 `json:"bytes"`
+	Fetched int   `json:"fetched"` // of the blobs, those that were not there
 }
 
 // Commit asks to commit what is uncommitted in the workspace, outside any exec:

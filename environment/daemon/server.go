@@ -282,6 +282,8 @@ func (s *server) dispatch(ctx context.Context, conn *wire.Conn, req wire.Request
 		return call(req, func(p api.Path) (*api.PathAnswer, error) { return s.engine.Path(ctx, p, rep) })
 	case api.MethodFreeze:
 		return call(req, func(p api.Freeze) (*api.Frozen, error) { return s.engine.Freeze(ctx, p) })
+	case api.MethodHydrate:
+		return call(req, func(p api.Hydrate) (*api.Hydrated, error) { return s.engine.Hydrate(ctx, p, rep) })
 	case api.MethodCommit:
 		return call(req, func(p api.Commit) (*api.Committed, error) { return s.engine.Commit(ctx, p) })
 	case api.MethodMerge:

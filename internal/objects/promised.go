@@ -26,8 +26,9 @@ const (
 	fetchBatch = 10_000
 	// fetchSilence is how long a fetch may make no progress.
 	fetchSilence = 2 * time.Minute
-	// fetchPause is how long after a failed fetch no other one is tried.
-	fetchPause = 5 * time.Second
+	// fetchPatience is how long a fetch may take to fail before others wait: then
+	// none is tried for as long again, at most for fetchPause.
+	fetchPatience, fetchPause = 2 * time.Second, time.Minute
 )
 
 // partial is what makes a repository a partial clone.
@@ -184,6 +185,7 @@ func (r *Reader) promised(ctx context.Context, ids []string) error {
 	if len(missing) > 0 && time.Now().Before(p.until) {
 		return p.failed
 	}
+	start := time.Now()
 	for _, remote := range p.remotes {
 		if len(missing) == 0 {
 			return nil
@@ -203,8 +205,8 @@ func (r *Reader) promised(ctx context.Context, ids []string) error {
 	if len(missing) == 0 || err == nil {
 		return nil // what no remote has is missing, as in any repository
 	}
-	if ctx.Err() == nil {
-		p.failed, p.until = err, time.Now().Add(fetchPause)
+	if took := time.Since(start); ctx.Err() == nil && took > fetchPatience {
+		p.failed, p.until = err, time.Now().Add(min(took, fetchPause))
 	}
 	return err
 }

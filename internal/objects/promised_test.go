@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -144,7 +145,11 @@ func TestPartialCloneOffline(t *testing.T) {
 	if err := os.Rename(origin.dir+".away", origin.dir); err != nil {
 		t.Fatal(err)
 	}
-	c.r.promise.p.until = c.r.promise.p.until.Add(-fetchPause)
+	c.r.promise.p.failed, c.r.promise.p.until = errFull, time.Now().Add(time.Hour)
+	if _, err := c.r.SizesIf(t.Context(), ids); !errors.Is(err, errFull) {
+		t.Errorf("within the pause: %v", err)
+	}
+	c.r.promise.p.until = time.Time{}
 	checkContents(t, c.r, ids, 0)
 }
 

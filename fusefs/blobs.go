@@ -76,6 +76,20 @@ func (b *blobStore) isGood(id string) bool {
 	return ok
 }
 
+// nearSize is up to how many bytes a file is checked in less time than it takes
+// to have somebody else do it.
+const nearSize = 64 << 10
+
+// isNear reports whether a blob can be opened without waiting for git or for
+// much of the disk.
+func (b *blobStore) isNear(id string, size int64) bool {
+	b.mu.RLock()
+	_, good := b.good[keyOf(id)]
+	_, coming := b.fetches[id]
+	b.mu.RUnlock()
+	return good || !coming && size <= nearSize && exists(b.path(id))
+}
+
 func (b *blobStore) setGood(id string) {
 	b.mu.Lock()
 	b.good[keyOf(id)] = struct{}{}

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -61,14 +62,25 @@ func (b *blobStore) check(id string, size int64) *os.File {
 		}
 		return nil
 	}
-	// Its use is noted once in a server's life, and where a mount without
-	// access times keeps it.
-	now := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_OMIT}}
-	if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, now, 0); err != nil && err != unix.ENOENT {
-		b.log.Printf("blob cache: %s: %v", path, err)
-	}
+	b.noteUse(f)
 	b.used()
 	return f
+}
+
+// useGrain is how exactly it is known when a file was used last.
+const useGrain = time.Hour
+
+// noteUse notes, at most once in a server's life, that a file is used; also
+// where the file system does not keep access times by itself.
+func (b *blobStore) noteUse(f *os.File) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err == nil && time.Since(time.Unix(st.Atim.Unix())) < useGrain {
+		return
+	}
+	now := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_OMIT}}
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, f.Name(), now, 0); err != nil && err != unix.ENOENT {
+		b.log.Printf("blob cache: %s: %v", f.Name(), err)
+	}
 }
 
 func (b *blobStore) verify(f *os.File, id string, size int64) error {

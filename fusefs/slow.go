@@ -95,9 +95,9 @@ func (w *workspace) remote(ino uint64) bool {
 		_, err := os.Lstat(path)
 		return err != nil
 	}
-	id := w.t.oidString(&n.oid)
+	id, size := w.t.oidString(&n.oid), n.size
 	w.mu.RUnlock()
-	return !w.blobs.isGood(id)
+	return !w.blobs.isNear(id, size)
 }
 
 // elsewhere reports whether ino has content that is not in the top layer: it

@@ -207,4 +207,3 @@ func bytesText(n int64) string {
 	}
 	return fmt.Sprintf("%.1f %s", value, suffix)
 }
-

@@ -35,12 +35,12 @@ func lacks(capability string) (string, error) {
 				return tool + " is not installed", nil
 			}
 		}
-	case "python3", "git-lfs":
+	case "python3", "git-lfs", "make":
 		if _, err := exec.LookPath(capability); err != nil {
 			return capability + " is not installed", nil
 		}
 	default:
-		return "", fmt.Errorf("unknown capability %q (root, fuse, containerd, python3, git-lfs)", capability)
+		return "", fmt.Errorf("unknown capability %q (root, fuse, containerd, python3, git-lfs, make)", capability)
 	}
 	return "", nil
 }

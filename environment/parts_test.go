@@ -63,7 +63,7 @@ func TestCheckName(t *testing.T) {
 }
 
 func TestParseSize(t *testing.T) {
-	for in, want := range map[string]int64{"1": 1, "2k": 2 << 10, "3M": 3 << 20, "4g": 4 << 30, "0": 0, "": 0, "k": 0, "-1": 0, "1t": 0, "9999999999g": 0, "1.5m": 0} {
+	for in, want := range map[string]int64{"1": 1, "2k": 2 << 10, "3M": 3 << 20, "4g": 4 << 30, "0": 0, "": 0, "k": 0, "-1": 0, "1t": 1 << 40, "1p": 0, "9999999999g": 0, "1.5m": 0} {
 		if got, err := parseSize(in); got != want || (err == nil) != (want > 0) {
 			t.Errorf("%q: %d, %v", in, got, err)
 		}

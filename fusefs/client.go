@@ -29,6 +29,9 @@ type ServerOptions struct {
 	// BlobCache bounds the materialised blobs in bytes; 0 for any number. What is
 	// open stays beyond it.
 	BlobCache int64
+	// NodeLimit is from how many nodes in memory on a mount forgets what it can
+	// read again; 0 for a number that suits most.
+	NodeLimit int
 	// Uring lets mounts use FUSE over io_uring, where a request costs no
 	// change of processors. With privilege it switches that on in the kernel;
 	// where the kernel does not have it, it changes nothing.
@@ -94,7 +97,7 @@ func StartServer(ctx context.Context, o ServerOptions) (*Client, error) {
 	}
 	defer answers.Close()
 	cmd := exec.Command(o.Exe, "fusefs", "--git-dir", o.GitDir, "--blobs", o.BlobDir, "--layers", o.LayerDir,
-		"--blob-cache", strconv.FormatInt(o.BlobCache, 10))
+		"--blob-cache", strconv.FormatInt(o.BlobCache, 10), "--nodes", strconv.Itoa(o.NodeLimit))
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{theirs, answers}
 	if o.Log != nil {

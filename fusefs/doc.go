@@ -49,6 +49,6 @@
 // Inode numbers are the FUSE node ids. They survive copy-up, rename, freeze
 // and remount and are never used twice.
 //
-// Locks are taken in this order: workspace.gate, a shard of workspace.shards,
+// Locks are taken in this order: workspace.using, workspace.gate, a shard of workspace.shards,
 // workspace.mu. Nobody notifies the kernel with one of them held.
 package fusefs

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -77,7 +78,8 @@ func Export(ctx context.Context, o ExportOptions, put func(*ExportEntry) error) 
 	git := gitcmd.New(o.GitDir).WithEnv("GIT_NO_REPLACE_OBJECTS=1")
 	reader := objects.NewReader(git, 1)
 	defer reader.Close()
-	sh := &shared{layerDir: o.LayerDir, objs: gitObjects{reader}, fds: newFdCache(8), log: quiet}
+	// Nothing is forgotten here, where nobody asks twice.
+	sh := &shared{layerDir: o.LayerDir, objs: gitObjects{reader}, fds: newFdCache(8), log: quiet, nodeLimit: math.MaxInt}
 	sh.conv = newConverters(git, reader, filepath.Join(filepath.Dir(o.BlobDir), "tmp"), quiet)
 	s := newServer(sh, o.BlobDir, 0)
 	spec := o.Spec

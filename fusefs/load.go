@@ -89,6 +89,7 @@ func (w *workspace) loadTree(ctx context.Context, n *node) error {
 		}
 	}
 	w.t.loaded(n)
+	w.readIn(n)
 	return nil
 }
 

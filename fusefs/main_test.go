@@ -59,6 +59,7 @@ type rig struct {
 	spec MountSpec
 	// blobCache bounds the cache; to be set before start.
 	blobCache int64
+	nodeLimit int
 
 	watchdog time.Duration // 0 for none
 }
@@ -136,7 +137,7 @@ func (r *rig) start() {
 	r.c, err = StartServer(context.Background(), ServerOptions{
 		Exe: exe, GitDir: filepath.Join(r.repo, ".git"),
 		BlobDir: filepath.Join(r.dir, "blobs"), LayerDir: filepath.Join(r.dir, "layers"), Log: serverLog(r.t),
-		Uring: overUring(), BlobCache: r.blobCache,
+		Uring: overUring(), BlobCache: r.blobCache, NodeLimit: r.nodeLimit,
 		Watchdog: r.watchdog, Notices: filepath.Join(r.dir, "notices"),
 	})
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 )
 
 func (w *workspace) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	w.using.RLock()
+	defer w.using.RUnlock()
 	if len(name) > maxName {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
@@ -77,6 +79,8 @@ func (w *workspace) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.Di
 // list calls add for the entries after the cookie in.Offset until it returns
 // false. The node is nil for ".", ".." and the mount's own .git.
 func (w *workspace) list(in *fuse.ReadIn, add func(fuse.DirEntry, *node) (bool, fuse.Status)) fuse.Status {
+	w.using.RLock()
+	defer w.using.RUnlock()
 	p, st := w.directory(in.NodeId)
 	if !st.Ok() {
 		return st

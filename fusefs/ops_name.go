@@ -27,6 +27,8 @@ func (w *workspace) mutable(ino uint64, name string) fuse.Status {
 
 // create makes a new node under name. rec has what is special about it.
 func (w *workspace) create(h *fuse.InHeader, name string, rec layer.Record, out *fuse.EntryOut) fuse.Status {
+	w.using.RLock()
+	defer w.using.RUnlock()
 	if st := w.mutable(h.NodeId, name); st == fuse.EBUSY {
 		return fuse.Status(syscall.EEXIST)
 	} else if !st.Ok() {
@@ -109,6 +111,8 @@ func (w *workspace) Readlink(_ <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.
 }
 
 func (w *workspace) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
+	w.using.RLock()
+	defer w.using.RUnlock()
 	for {
 		st := w.link(in, name, out)
 		if st != frozenMeanwhile {
@@ -171,6 +175,8 @@ func (w *workspace) Rmdir(_ <-chan struct{}, h *fuse.InHeader, name string) fuse
 }
 
 func (w *workspace) remove(parent uint64, name string, dir bool) fuse.Status {
+	w.using.RLock()
+	defer w.using.RUnlock()
 	if st := w.mutable(parent, name); !st.Ok() {
 		return st
 	}
@@ -216,6 +222,8 @@ func (w *workspace) loadChild(p *node, name string) fuse.Status {
 }
 
 func (w *workspace) Rename(_ <-chan struct{}, in *fuse.RenameIn, name, name2 string) fuse.Status {
+	w.using.RLock()
+	defer w.using.RUnlock()
 	if in.Flags&^(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE) != 0 {
 		return fuse.EINVAL
 	}

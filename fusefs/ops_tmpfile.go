@@ -11,6 +11,8 @@ import (
 // Tmpfile makes a file without a name (O_TMPFILE). It is in memory only, its
 // bytes in a data file that nothing refers to, until it gets a name.
 func (w *workspace) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
+	w.using.RLock()
+	defer w.using.RUnlock()
 	if w.spec.ReadOnly {
 		return fuse.EROFS
 	}

@@ -34,8 +34,6 @@ const (
 
 // opens are the open files of a mount with ProfileIO.
 type opens struct {
-	dev int // /dev/fuse, while the mount is served
-
 	mu     sync.Mutex
 	inodes map[uint64]*openInode // guarded by mu
 	files  map[uint64]openFile   // guarded by mu, by handle
@@ -70,14 +68,7 @@ type openFile struct {
 }
 
 func newOpens() *opens {
-	return &opens{dev: -1, inodes: map[uint64]*openInode{}, files: map[uint64]openFile{}, mapped: map[uint64]uint64{}}
-}
-
-// serve says through which descriptor of the device the mount is served.
-func (o *opens) serve(dev int) {
-	if o != nil {
-		o.dev = dev
-	}
+	return &opens{inodes: map[uint64]*openInode{}, files: map[uint64]openFile{}, mapped: map[uint64]uint64{}}
 }
 
 // io reports whether the mount has ProfileIO.
@@ -241,15 +232,15 @@ func (w *workspace) register(n *openInode, f *fdRef) bool {
 	}
 	defer unix.Close(ro)
 	m := fuse.BackingMap{Fd: int32(ro)}
-	id, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(w.opens.dev), iocBackingOpen, uintptr(unsafe.Pointer(&m)))
-	if errno != 0 {
+	id, err := w.dev.ioctl(iocBackingOpen, unsafe.Pointer(&m))
+	if err != nil {
 		if !w.opens.failed {
 			w.opens.failed = true
-			w.log.Printf("%s: no passthrough: %v", w.spec.ID, errno)
+			w.log.Printf("%s: no passthrough: %v", w.spec.ID, err)
 		}
 		return false
 	}
-	n.backing, n.layer = int32(id), f.key.layer
+	n.backing, n.layer = id, f.key.layer
 	return true
 }
 
@@ -287,8 +278,8 @@ func (o *opens) release(w *workspace, fh uint64) (id uint64, last bool) {
 		}
 		if n.through == 0 {
 			id := n.backing
-			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(o.dev), iocBackingClose, uintptr(unsafe.Pointer(&id))); errno != 0 {
-				w.log.Printf("%s: backing file %d: %v", w.spec.ID, id, errno)
+			if _, err := w.dev.ioctl(iocBackingClose, unsafe.Pointer(&id)); err != nil && !errors.Is(err, unix.EBADF) {
+				w.log.Printf("%s: backing file %d: %v", w.spec.ID, id, err)
 			}
 			n.backing = 0
 		}

@@ -110,6 +110,8 @@ func (w *workspace) loadIf(ctx context.Context, n *node) error {
 
 // list answers Client.List.
 func (w *workspace) listDirs(ctx context.Context, dirs []string) ([][]DirtyEntry, error) {
+	w.using.RLock()
+	defer w.using.RUnlock()
 	all := make([][]DirtyEntry, 0, len(dirs))
 	for _, path := range dirs {
 		p, err := w.find(ctx, path)
@@ -152,6 +154,8 @@ func (w *workspace) describeAll(p *node) ([]DirtyEntry, error) {
 
 // stat answers Client.Stat. The Name of an entry is the path asked for.
 func (w *workspace) stat(ctx context.Context, paths []string) ([]DirtyEntry, error) {
+	w.using.RLock()
+	defer w.using.RUnlock()
 	entries := make([]DirtyEntry, 0, len(paths))
 	for _, path := range paths {
 		n, err := w.find(ctx, path)

@@ -40,6 +40,7 @@ func ServerMain(ctx context.Context, args []string) int {
 	gitDir := flags.String("git-dir", "", "repository")
 	blobs := flags.String("blobs", "", "directory of materialised blobs")
 	layers := flags.String("layers", "", "directory of layers")
+	nodes := flags.Int("nodes", 0, "nodes in memory from which on a mount forgets some; 0 for the usual")
 	blobCache := flags.Int64("blob-cache", 0, "bytes of materialised blobs; 0 for any number")
 	if err := flags.Parse(args); err != nil || *gitDir == "" || *blobs == "" || *layers == "" {
 		logger.Print("for internal use: git-env starts this itself")
@@ -69,7 +70,7 @@ func ServerMain(ctx context.Context, args []string) int {
 	git := gitcmd.New(*gitDir).WithEnv("GIT_NO_REPLACE_OBJECTS=1")
 	reader := objects.NewReader(git, gitProcesses)
 	defer reader.Close()
-	sh := &shared{layerDir: *layers, objs: keepRecent(gitObjects{reader}), fds: newFdCache(maxFds), log: logger}
+	sh := &shared{layerDir: *layers, objs: keepRecent(gitObjects{reader}), fds: newFdCache(maxFds), log: logger, nodeLimit: *nodes}
 	sh.conv = newConverters(git, reader, filepath.Join(filepath.Dir(*blobs), "tmp"), logger)
 	// It is needed for the first mount: read beside what comes before that. A
 	// failure comes again then.

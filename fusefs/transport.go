@@ -26,7 +26,7 @@ func (s *server) transport(w *workspace, fd int, uring bool) (transport, error) 
 			return t, nil
 		}
 	}
-	w.opens.serve(fd)
+	w.openChannel(fd)
 	fs, err := fuse.NewServer(w, fmt.Sprintf("/dev/fd/%d", fd), mountOptions(w))
 	if err != nil {
 		return nil, err

@@ -59,7 +59,7 @@ func newUringTransport(p *uringPool, fd int, w *workspace) (*uringTransport, err
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	opts := mountOptions(w)
-	w.opens.serve(fd)
+	w.openChannel(fd)
 	opts.ExtraCapabilities |= fuse.CAP_OVER_IO_URING
 	t := &uringTransport{
 		dev: os.NewFile(uintptr(fd), "/dev/fuse"), fd: fd, fs: fuse.NewProtocolServer(w, opts), w: w, log: w.log,

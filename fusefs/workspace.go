@@ -62,6 +62,12 @@ type workspace struct {
 	holding atomic.Pointer[holding] // nil while the file .git is to be had
 
 	opens *opens // nil without ProfileIO
+	dev   channel
+
+	// using is held for reading by whoever goes on with a directory after it was
+	// read, and for writing to forget directories; before all other locks.
+	using   sync.RWMutex
+	pruning pruning
 
 	freezeMu sync.Mutex    // one freeze at a time; before gate
 	sealed   chan struct{} // guarded by mu: closed when the layers under the top are durable
@@ -75,6 +81,8 @@ type shared struct {
 	conv     *converters
 	fds      *fdCache
 	log      *log.Logger
+	// nodeLimit is from how many nodes on a mount forgets some; 0 for the usual.
+	nodeLimit int
 	// aheadWorker fetches what may be read next.
 	aheadWorker *aheadWorker
 }
@@ -105,7 +113,7 @@ func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, 
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), spec: spec, layerDir: sh.layerDir,
 		objs: sh.objs, blobs: sh.blobs, conv: sh.conv.of(spec.Tree), fds: sh.fds, log: sh.log, repairs: repairs, aheadWorker: sh.aheadWorker,
 		t: t, layers: layers, barrier: t.seq,
-		loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{}, sealed: make(chan struct{}),
+		dev: channel{fd: -1}, pruning: pruning{limit: sh.nodeLimit}, loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{}, sealed: make(chan struct{}),
 	}
 	close(w.sealed)
 	if w.io() {
@@ -156,6 +164,7 @@ func (w *workspace) sweep() {
 
 // close releases everything; the mount is gone.
 func (w *workspace) close() {
+	w.dev.close()
 	w.conv.end()
 	w.awaitSealed()
 	w.mu.Lock()

@@ -134,7 +134,7 @@ func TestManualPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(entries) != 19 {
+	if len(entries) != 20 {
 		t.Errorf("%d pages", len(entries))
 	}
 	for _, e := range entries {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,6 +26,7 @@ const (
 // mounts: however many there are, the number of threads is the same.
 type uringPool struct {
 	workers []*uringWorker
+	yielder *yielder // may be nil
 }
 
 // newUringPool starts the workers, or fails when the kernel lets us have no
@@ -43,11 +45,18 @@ func newUringPool(logger *log.Logger) (*uringPool, error) {
 		}
 		p.workers = append(p.workers, w)
 	}
+	p.yielder = startYielder(p.workers)
+	for _, w := range p.workers {
+		w.yielder = p.yielder
+	}
 	return p, nil
 }
 
 // Close ends the workers. No mount may be left.
 func (p *uringPool) Close() {
+	if p.yielder != nil {
+		close(p.yielder.quit)
+	}
 	for _, w := range p.workers {
 		w.post(func() { w.quit = true })
 		<-w.ended
@@ -93,6 +102,10 @@ type uringWorker struct {
 	log   *log.Logger
 	wake  int // eventfd
 	ended chan struct{}
+	tid   int
+	// yielder may be nil; it is set before the first request.
+	yielder  *yielder
+	requests atomic.Uint64
 
 	mu   sync.Mutex
 	jobs []func() // guarded by mu: to be run by the thread
@@ -134,7 +147,7 @@ func (w *uringWorker) run(started chan<- error) {
 		started <- err
 		return
 	}
-	w.ring = ring
+	w.ring, w.tid = ring, unix.Gettid()
 	var set unix.CPUSet
 	set.Set(w.cpu)
 	// It fails for a processor that is off or not ours: rarely a request
@@ -233,6 +246,8 @@ func (w *uringWorker) completed(e *uringEntry, res int32) {
 		e.t.lost(unix.Errno(-res))
 		return
 	}
+	w.requests.Add(1)
+	w.yielder.served()
 	if !e.slow() {
 		e.answer()
 		e.commit(w.push())

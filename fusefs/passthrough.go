@@ -92,7 +92,7 @@ func (w *workspace) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 		keep = 0
 	}
 	var again fuse.Status
-	st := w.modify(in.NodeId, keep, keep == 0, func(f *fdRef) error {
+	st := w.modify(in.NodeId, keep, keep == 0 && in.Mode&fuse.OPEN_KILL_SUIDGID != 0, func(f *fdRef) error {
 		if keep == 0 {
 			if err := f.truncate(0); err != nil {
 				return err

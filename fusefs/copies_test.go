@@ -78,25 +78,29 @@ func TestCopiesInTheKernel(t *testing.T) {
 	for _, kind := range kinds {
 		dirs[kind] = r.path(kind)
 	}
+	inside := func(kind string) bool { return kind != "same" && kind != "memory" }
 	for from, fromDir := range dirs {
 		for to, toDir := range dirs {
+			if !inside(from) && !inside(to) {
+				continue
+			}
 			for name, do := range copyWays {
 				in, err := os.Open(filepath.Join(fromDir, "from"))
 				must(t, err)
 				out, err := os.OpenFile(filepath.Join(toDir, name+"-"+from), os.O_RDWR, 0)
 				must(t, err)
 				err = do(out, in, len(content))
-				inside := func(kind string) bool { return kind != "same" && kind != "memory" }
 				if inside(from) != inside(to) && name == "copy_file_range" {
 					if !errors.Is(err, unix.EXDEV) {
 						t.Errorf("%s from %s to %s: %v, want EXDEV", name, from, to, err)
 					}
-				} else if err != nil && !(from != to && !inside(from) && errors.Is(err, unix.EXDEV)) {
-					t.Errorf("%s from %s to %s: %v", name, from, to, err)
-				} else if got, err := os.ReadFile(out.Name()); err == nil && inside(to) && !bytes.Equal(got, content) {
-					t.Errorf("%s from %s to %s: %d bytes, not those of the source", name, from, to, len(got))
 				} else if err != nil {
-					t.Error(err)
+					t.Errorf("%s from %s to %s: %v", name, from, to, err)
+				} else {
+					got, err := os.ReadFile(out.Name())
+					if err != nil || !bytes.Equal(got, content) {
+						t.Errorf("%s from %s to %s: %d bytes, %v, not those of the source", name, from, to, len(got), err)
+					}
 				}
 				in.Close()
 				out.Close()

@@ -131,19 +131,20 @@ func (b *blobStore) get(ctx context.Context, id string, size int64) (f *os.File,
 var errSize = errors.New("has another size")
 
 func openSized(path string, size int64) (*os.File, error) {
-	f, err := os.Open(path)
+	b, err := openBacking(path, unix.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
-	st, err := f.Stat()
-	if err == nil && st.Size() != size {
-		err = fmt.Errorf("%w: %d instead of %d bytes", errSize, st.Size(), size)
+	var st unix.Stat_t
+	err = unix.Fstat(b.fd, &st)
+	if err == nil && st.Size != size {
+		err = fmt.Errorf("%w: %d instead of %d bytes", errSize, st.Size, size)
 	}
 	if err != nil {
-		f.Close()
+		b.close()
 		return nil, err
 	}
-	return f, nil
+	return os.NewFile(uintptr(b.fd), path), nil
 }
 
 // errGivenUp is the error of a fetch that ended without having been tried.

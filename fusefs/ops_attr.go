@@ -304,24 +304,3 @@ func (w *workspace) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.Statfs
 	out.NameLen = maxName
 	return fuse.OK
 }
-
-func (w *workspace) Forget(ino, count uint64) {
-	w.mu.RLock()
-	n := w.t.nodes[ino]
-	idle := n != nil && n.lookups.Add(-int64(count)) <= 0 && n.nlink == 0
-	w.mu.RUnlock()
-	if !idle {
-		return
-	}
-	w.mu.Lock()
-	leftover := ""
-	gone := w.t.nodes[ino] == n && n.nlink == 0 && n.lookups.Load() <= 0
-	if gone {
-		leftover = w.release(n)
-	}
-	w.mu.Unlock()
-	w.discard(leftover)
-	if gone {
-		w.quota.drop(ino)
-	}
-}

@@ -55,6 +55,7 @@ func newTree(id string, time int64, uid, gid uint32) (*tree, error) {
 // drop forgets a node.
 func (t *tree) drop(n *node) {
 	delete(t.nodes, n.ino)
+	delete(t.nodes, n.kernelID())
 	delete(t.origins, n.ino)
 	delete(t.rules, n.ino)
 }

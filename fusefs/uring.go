@@ -216,6 +216,10 @@ func (t *uringTransport) readDevice() error {
 		case err != nil:
 			return err
 		}
+		if t.w.batchForget(t.devIn[:n]) {
+			time.Sleep(deviceNap)
+			continue
+		}
 		n, st := t.fs.HandleRequest([][]byte{t.devIn[:n]}, [][]byte{t.devOut})
 		if !st.Ok() {
 			t.log.Printf("%s: request: %v", t.w.spec.ID, st)

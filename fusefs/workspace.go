@@ -254,7 +254,6 @@ func introduced(recs []layer.Record, ino uint64) bool {
 func (w *workspace) orphaned(n *node) {
 	if n.lookups.Load() <= 0 {
 		w.discard(w.release(n))
-		w.quota.drop(n.ino)
 	} else if n.data != noData {
 		w.quota.leaving()
 	}
@@ -263,26 +262,30 @@ func (w *workspace) orphaned(n *node) {
 // release forgets a node without names. What it returns is the path of its
 // bytes, which nothing needs any more; discard it, best without a lock, and drop
 // the node from the quota. mu is held.
-func (w *workspace) release(n *node) (leftover string) {
+func (w *workspace) release(n *node) leftover {
 	w.t.drop(n)
-	if n.data == noData {
-		return ""
+	l := leftover{key: fdKey{w, n.ino, n.data}}
+	if n.data != noData && n.data == w.t.layer && n.flags&unwritten == 0 && !w.spec.ReadOnly {
+		l.path = w.top().DataPath(n.ino)
 	}
-	w.fds.drop(fdKey{w, n.ino, n.data})
-	if n.data != w.t.layer || n.flags&unwritten != 0 || w.spec.ReadOnly {
-		return ""
-	}
-	return w.top().DataPath(n.ino)
+	return l
 }
 
-// discard removes a data file, if path is not empty.
-func (w *workspace) discard(path string) {
-	if path == "" {
-		return
+// leftover is what is left of a node that was forgotten.
+type leftover struct {
+	key  fdKey
+	path string // of its bytes in the top layer; "" for none
+}
+
+// discard closes and removes what is left of a node.
+func (w *workspace) discard(l leftover) {
+	w.fds.drop(l.key)
+	if l.path != "" {
+		if err := unix.Unlink(l.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			w.log.Printf("%s: removing %s: %v", w.spec.ID, l.path, err)
+		}
 	}
-	if err := unix.Unlink(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		w.log.Printf("%s: removing %s: %v", w.spec.ID, path, err)
-	}
+	w.quota.drop(l.key.ino)
 }
 
 // isDotGit reports whether name in directory ino is the file that belongs to

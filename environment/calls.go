@@ -26,6 +26,8 @@ func (e *Engine) Path(ctx context.Context, p api.Path, _ Reporter) (*api.PathAns
 	if err := v.mount(ctx); err != nil {
 		return nil, err
 	}
+	// Whoever asks for the path is about to work there, perhaps with git.
+	v.e.awaitIndexFor(ctx, v.st)
 	if err := v.ensureIndex(ctx); err != nil {
 		return nil, err
 	}

@@ -119,6 +119,18 @@ func (e *Engine) indexFor(ctx context.Context, st *State) (bool, error) {
 	}
 }
 
+// awaitIndexFor waits a few seconds for what indexFor does: without it git on the
+// host reads every file once.
+func (e *Engine) awaitIndexFor(ctx context.Context, st *State) {
+	const most, pause = 5 * time.Second, 20 * time.Millisecond
+	for deadline := time.Now().Add(most); time.Now().Before(deadline); {
+		if ready, err := e.indexFor(ctx, st); ready || err != nil {
+			return // ensureIndex sees the same
+		}
+		time.Sleep(pause)
+	}
+}
+
 // startIndex starts the making of an index unless it is under way; then nothing
 // comes.
 func (e *Engine) startIndex(st *State, file string) <-chan error {

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
 
 // Operations of <linux/fuse.h> that may be slow.
@@ -100,14 +101,22 @@ func (w *workspace) remote(ino uint64) bool {
 	return !w.blobs.isNear(id, size)
 }
 
-// elsewhere reports whether ino has content that is not in the top layer: it
-// has to be copied there before it changes.
+// elsewhere reports whether ino has content that is not in the top layer and
+// takes a while to be copied there, as it has to be before it changes.
 func (w *workspace) elsewhere(ino uint64) bool {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	n := w.t.nodes[ino]
-	if n == nil || n.data == w.t.layer {
+	switch {
+	case n == nil || n.data == w.t.layer || n.flags&unwritten != 0:
 		return false
+	case n.data != noData:
+		var st unix.Stat_t
+		return w.stat1(n, &st) != nil || st.Size > quickCopy
+	case n.flags&lower == 0 || n.size == 0 && !n.converts():
+		return false
+	case n.converts() || n.size > quickCopy:
+		return true
 	}
-	return n.data != noData || n.flags&lower != 0 && (n.size > 0 || n.converts())
+	return !w.fds.has(fdKey{w, ino, noData}) && !w.blobs.isNear(w.t.oidString(&n.oid), n.size)
 }

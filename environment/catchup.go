@@ -133,6 +133,7 @@ func (v *Env) follow(tip string) {
 	defer c.mu.Unlock()
 	c.target = tip
 	if c.done != nil {
+		c.gaveUp = false // the lock that it waits for may be gone by now
 		return
 	}
 	ctx, stop := context.WithCancel(v.e.life)

@@ -35,9 +35,14 @@ const (
 	yieldRan = yieldTick / 10
 	// yieldProof is how long one that is must have waited.
 	yieldProof = 200 * time.Microsecond
-	// yieldBackoff and yieldLongest are for how long it is left after that.
-	yieldBackoff = 100 * time.Millisecond
-	yieldLongest = 4 * time.Second
+	// yieldBackoff is for how long it is left after that, twice as long each
+	// time up to yieldLongest. What stood in the way is most often the kernel
+	// writing something out, and gone in a moment; where it stays, a worker
+	// waits a two hundredth of the time.
+	yieldBackoff = 2 * yieldTick
+	yieldLongest = 256 * yieldTick
+	// yieldWell times the last break without another one: it was the last.
+	yieldWell = 4
 )
 
 // yielder switches the policy of the workers of a pool.
@@ -143,8 +148,8 @@ func (y *yielder) tick(now time.Time) {
 	case y.on && y.starving():
 		y.set(false)
 		y.until = now.Add(y.backoff)
-		y.backoff = min(4*y.backoff, yieldLongest)
-	case y.on && now.Sub(y.since) > yieldLongest:
+		y.backoff = min(2*y.backoff, yieldLongest)
+	case y.on && now.Sub(y.since) > yieldWell*y.backoff:
 		y.backoff = yieldBackoff
 	}
 }

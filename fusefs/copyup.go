@@ -133,7 +133,10 @@ func (w *workspace) copyUp(n *node, keep int64) fuse.Status {
 	}
 	w.mu.RLock()
 	index, path := w.t.layer, w.top().DataPath(n.ino)
-	fresh := n.flags&unwritten != 0
+	fresh, flags := n.flags&unwritten != 0, unix.O_TRUNC
+	if fresh && n.flags&spare != 0 {
+		flags = 0 // it is empty, and ext4 takes that for a file being replaced
+	}
 	var attr fuse.Attr
 	st = w.attr(n, &attr)
 	w.mu.RUnlock()
@@ -145,7 +148,7 @@ func (w *workspace) copyUp(n *node, keep int64) fuse.Status {
 	if !st.Ok() {
 		return st
 	}
-	f, err := createData(path, unix.O_TRUNC)
+	f, err := createData(path, flags)
 	if err != nil {
 		w.quota.unhold(held)
 		return status(err)
@@ -204,14 +207,14 @@ func (w *workspace) cameUp(n *node, index int16) fuse.Status {
 		return fuse.OK // frozen meanwhile: the caller tries again
 	}
 	if n.data == index { // it was unwritten, and the log knows the file already
-		n.flags &^= unwritten
+		n.flags &^= unwritten | spare
 		w.wrote(n.ino)
 		return fuse.OK
 	}
 	old := n.data
 	st := w.change(n, layer.Record{Kind: layer.KindDataUp, Time: now(), Ino: n.ino})
 	if st.Ok() {
-		n.flags &^= unwritten
+		n.flags &^= unwritten | spare
 		w.fds.drop(fdKey{w, n.ino, old})
 		w.wrote(n.ino)
 	}

@@ -76,6 +76,7 @@ func (w *workspace) freeze(newTop string) (Frozen, error) {
 	old, before, sealed := w.top(), w.sealed, make(chan struct{})
 	id := old.Meta().ID
 	w.sealed = sealed
+	unused, _ := w.takeSpares()
 	w.layers = append(w.layers, top)
 	w.t.layer = int16(len(w.layers) - 1)
 	w.quota.setLog(top.Size())
@@ -86,6 +87,7 @@ func (w *workspace) freeze(newTop string) (Frozen, error) {
 	// It is frozen now. Making that durable may take the disk a while.
 	go func() {
 		defer close(sealed)
+		removeSpares(old, unused)
 		<-before
 		err := old.Seal()
 		if cerr := old.Close(); err == nil {

@@ -28,6 +28,7 @@ const (
 	gitlink               // lower, and oid is the commit of a submodule
 	unwritten             // new and empty: there is no data file yet; never known at replay
 	convert               // lower, and the content may be a conversion of the blob
+	spare                 // unwritten, but an empty data file was made ahead
 	sized                 // convert, and size is that of the content
 )
 

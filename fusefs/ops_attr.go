@@ -27,7 +27,11 @@ func (w *workspace) attr(n *node, a *fuse.Attr) fuse.Status {
 	blocks := (size + 511) / 512
 	if n.data != noData && n.flags&unwritten == 0 {
 		var st unix.Stat_t
-		switch err := w.stat1(n, &st); err {
+		err := w.stat1(n, &st)
+		if err == nil && isSpare(&st) {
+			err = unix.ENOENT
+		}
+		switch err {
 		case nil:
 			size, blocks = st.Size, st.Blocks
 			if n.flags&mtimeSet == 0 {
@@ -36,7 +40,7 @@ func (w *workspace) attr(n *node, a *fuse.Attr) fuse.Status {
 			// A write sets both; linking the file into another layer, only one.
 			ctime = max(ctime, min(st.Ctim.Nano(), st.Mtim.Nano()))
 		case unix.ENOENT:
-			// Lost with the power before it was synced.
+			// Never written, or lost with the power before it was synced.
 			size, blocks = 0, 0
 		default:
 			return status(err)

@@ -46,7 +46,11 @@ func (w *workspace) create(h *fuse.InHeader, name string, rec layer.Record, out 
 	if p.dir.get(name) != nil {
 		return fuse.Status(syscall.EEXIST)
 	}
+	regular, ahead := rec.Mode&syscall.S_IFMT == syscall.S_IFREG, false
 	rec.Kind, rec.Time, rec.Ino = layer.KindCreate, now(), w.t.nextIno
+	if regular {
+		rec.Ino, ahead = w.newFileIno()
+	}
 	rec.Parent, rec.Name, rec.UID, rec.GID = p.ino, name, h.Uid, h.Gid
 	if p.mode&syscall.S_ISGID != 0 {
 		rec.GID = p.gid
@@ -55,7 +59,6 @@ func (w *workspace) create(h *fuse.InHeader, name string, rec layer.Record, out 
 		}
 	}
 	recs := append(w.introduce(w.records(), p), rec)
-	regular := rec.Mode&syscall.S_IFMT == syscall.S_IFREG
 	if regular {
 		// Its bytes will be here: that needs no record of its own when they come.
 		recs = append(recs, layer.Record{Kind: layer.KindDataUp, Time: rec.Time, Ino: rec.Ino})
@@ -66,6 +69,10 @@ func (w *workspace) create(h *fuse.InHeader, name string, rec layer.Record, out 
 	n := w.t.nodes[rec.Ino]
 	if regular {
 		n.flags |= unwritten
+		if ahead {
+			n.flags |= spare
+		}
+		w.tookFileIno(ahead)
 	}
 	return w.entry(n, out)
 }

@@ -21,7 +21,7 @@ func newIORig(t *testing.T, files map[string]string) *rig {
 	return r
 }
 
-func eventually(t *testing.T, fn func() bool) {
+func eventually(t testing.TB, fn func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !fn(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {

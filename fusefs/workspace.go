@@ -61,8 +61,9 @@ type workspace struct {
 
 	holding atomic.Pointer[holding] // nil while the file .git is to be had
 
-	opens *opens // nil without ProfileIO
-	dev   channel
+	opens  *opens // nil without ProfileIO
+	spares *spares
+	dev    channel
 
 	// using is held for reading by whoever goes on with a directory after it was
 	// read, and for writing to forget directories; before all other locks.
@@ -113,7 +114,7 @@ func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, 
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), spec: spec, layerDir: sh.layerDir,
 		objs: sh.objs, blobs: sh.blobs, conv: sh.conv.of(spec.Tree), fds: sh.fds, log: sh.log, repairs: repairs, aheadWorker: sh.aheadWorker,
 		t: t, layers: layers, barrier: t.seq,
-		dev: channel{fd: -1}, pruning: pruning{limit: sh.nodeLimit}, loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{}, sealed: make(chan struct{}),
+		dev: channel{fd: -1}, pruning: pruning{limit: sh.nodeLimit}, spares: newSpares(), loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{}, sealed: make(chan struct{}),
 	}
 	close(w.sealed)
 	if w.io() {
@@ -166,6 +167,7 @@ func (w *workspace) sweep() {
 func (w *workspace) close() {
 	w.dev.close()
 	w.conv.end()
+	w.spares.close()
 	w.awaitSealed()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -265,7 +267,7 @@ func (w *workspace) orphaned(n *node) {
 func (w *workspace) release(n *node) leftover {
 	w.t.drop(n)
 	l := leftover{key: fdKey{w, n.ino, n.data}}
-	if n.data != noData && n.data == w.t.layer && n.flags&unwritten == 0 && !w.spec.ReadOnly {
+	if n.data != noData && n.data == w.t.layer && n.flags&(unwritten|spare) != unwritten && !w.spec.ReadOnly {
 		l.path = w.top().DataPath(n.ino)
 	}
 	return l

@@ -22,8 +22,9 @@ import (
 // os.Root alone, which follows no link out, and never runs git on it.
 
 const (
-	insideGit     = "/.git-env/git"
-	insideObjects = "/.git-env/objects"
+	insideRoot    = "/.git-env"
+	insideGit     = insideRoot + "/git"
+	insideObjects = insideRoot + "/objects"
 )
 
 // gitMounts prepares the private git directory and returns the mounts that show

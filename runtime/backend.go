@@ -50,6 +50,16 @@ type Mount struct {
 	ReadOnly       bool
 }
 
+// RootChange is one difference between a root filesystem and its image.
+type RootChange struct {
+	// Status is 'A' for added, 'M' for modified, 'D' for deleted. What is in a
+	// deleted directory is not listed.
+	Status byte
+	// Path is absolute, as seen inside.
+	Path string
+	Dir  bool
+}
+
 // Spec says how a container is to be.
 type Spec struct {
 	// ID is the container's id: letters, digits, '-', '_' and '.', at most 64.
@@ -119,6 +129,10 @@ type Backend interface {
 	// cost does not depend on the size when no container runs on src; otherwise
 	// that container stands still while what it wrote is copied.
 	ForkRootFS(ctx context.Context, src, dst string, img Image) error
+	// DiffRootFS calls fn for what differs between a root filesystem and its image,
+	// sorted within each of its mounts. What a running container writes meanwhile may be
+	// seen or not. Fails with ErrNotFound.
+	DiffRootFS(ctx context.Context, id string, fn func(RootChange) error) error
 	// RemoveRootFS forgets a root filesystem; one that does not exist is no error.
 	RemoveRootFS(ctx context.Context, id string) error
 	// Start creates and starts a container, or returns the running one of that id.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/git-env/git-env/environment"
@@ -22,13 +23,20 @@ func (diffCmd) Help() string {
 	return `The first argument is the environment, unless it is an option or a path; all others
 are those of 'git diff': --stat, --name-only, -w, -- <path>…. The diff is against
 the merge base with HEAD, or, once merged, against where the environment started.
-What is uncommitted in the workspace is committed first.`
+What is uncommitted in the workspace is committed first.
+
+'git env diff --rootfs [<env>] [--json | -z]' lists instead what was changed outside
+of the workspace, in the root filesystem: A, M or D and the path, as 'git diff
+--name-status' does.`
 }
 
 // Run shows the diff through the user's git.
 func (c *diffCmd) Run(a *app) error {
 	ctx, stop := a.interruptible()
 	defer stop()
+	if i := slices.Index(a.rest, "--rootfs"); i >= 0 && !slices.Contains(a.rest[:i], "--") {
+		return a.rootDiff(ctx, slices.Delete(slices.Clone(a.rest), i, i+1))
+	}
 	if err := a.open(ctx); err != nil {
 		return err
 	}

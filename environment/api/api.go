@@ -11,6 +11,7 @@ const (
 	MethodPath         = "path"
 	MethodFreeze       = "freeze"
 	MethodHydrate      = "hydrate"
+	MethodRootDiff     = "rootdiff"
 	MethodCommit       = "commit"
 	MethodMerge        = "merge"
 	MethodStatus       = "status"
@@ -162,6 +163,29 @@ type Hydrated struct {
 	Blobs   int   `json:"blobs"`
 	Bytes   int64 `json:"bytes"`
 	Fetched int   `json:"fetched"` // of the blobs, those that were not there
+}
+
+// RootDiff asks for the next changes of an environment's root filesystem.
+type RootDiff struct {
+	Caller Caller `json:"caller"`
+	Env    string `json:"env"`
+	// After is how many of the changes were told already.
+	After int `json:"after,omitempty"`
+}
+
+// RootDiffed is the answer to RootDiff.
+type RootDiffed struct {
+	Changes []RootChange `json:"changes"`
+	// More says that there are others after these.
+	More bool `json:"more,omitempty"`
+}
+
+// RootChange is one difference between a root filesystem and its image. Status
+// is "A", "M" or "D", Path the bytes of an absolute path inside.
+type RootChange struct {
+	Status string `json:"status"`
+	Path   []byte `json:"path"`
+	Dir    bool   `json:"dir,omitempty"`
 }
 
 // Commit asks to commit what is uncommitted in the workspace, outside any exec:

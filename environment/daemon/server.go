@@ -284,6 +284,8 @@ func (s *server) dispatch(ctx context.Context, conn *wire.Conn, req wire.Request
 		return call(req, func(p api.Freeze) (*api.Frozen, error) { return s.engine.Freeze(ctx, p) })
 	case api.MethodHydrate:
 		return call(req, func(p api.Hydrate) (*api.Hydrated, error) { return s.engine.Hydrate(ctx, p, rep) })
+	case api.MethodRootDiff:
+		return call(req, func(p api.RootDiff) (*api.RootDiffed, error) { return s.engine.RootDiff(ctx, p) })
 	case api.MethodCommit:
 		return call(req, func(p api.Commit) (*api.Committed, error) { return s.engine.Commit(ctx, p) })
 	case api.MethodMerge:

@@ -102,6 +102,21 @@ func TestRootFSPersistsAndForks(t *testing.T) {
 		if got := sh(t, cc, "cat /usr/file /only-a; stat -c '%h %u %g' /opt/h2; readlink /opt/s; test -p /opt/fifo; test ! -e /opt/dir; stat -c %s /opt/sparse; du -k /opt/sparse | cut -f1"); !strings.HasPrefix(got, "two\na\n2 1234 5678\n/opt/h1\n10000001\n") || len(got) > 60 {
 			t.Errorf("%q", got)
 		}
+		diff := map[string]byte{}
+		if err := b.DiffRootFS(testContext(t), "c", func(c runtime.RootChange) error {
+			diff[c.Path] = c.Status
+			return nil
+		}); err != nil {
+			t.Errorf("diff: %v", err)
+		}
+		for path, want := range map[string]byte{"/opt/h1": 'A', "/only-a": 'A', "/usr/file": 'A', "/opt/dir": 0, "/opt/dir/x": 0, "/root/r": 'A'} {
+			if diff[path] != want {
+				t.Errorf("diff of %s: %q, want %q", path, diff[path], want)
+			}
+		}
+		if from, ok := diff["/opt/from-image"]; ok != !img.Host || ok && from != 'D' {
+			t.Errorf("diff of what the image had: %q %v", from, ok)
+		}
 		if !a.Running(testContext(t)) || sh(t, a, "cat /only-a") != "a" {
 			t.Error("the source was disturbed")
 		}

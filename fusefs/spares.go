@@ -30,11 +30,11 @@ const (
 )
 
 // spareTime is the modification time of a data file that was made ahead, in
-// whole seconds, which every file system keeps.
-var spareTime = unix.Timespec{Sec: 1}
+// seconds since 1970: whole ones, which every file system keeps.
+const spareTime = 1
 
 // isSpare reports whether a data file is as it was made ahead.
-func isSpare(st *unix.Stat_t) bool { return st.Size == 0 && st.Mtim == spareTime }
+func isSpare(st *unix.Stat_t) bool { return st.Size == 0 && st.Mtim == unix.Timespec{Sec: spareTime} }
 
 // spares are the data files of a workspace that were made ahead.
 type spares struct {
@@ -163,7 +163,7 @@ func makeSpare(path string) error {
 		return err
 	}
 	defer f.close()
-	err = f.utimens(&[2]unix.Timespec{{Nsec: unix.UTIME_OMIT}, spareTime})
+	err = f.utimens(&[2]unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: spareTime}})
 	if err != nil {
 		_ = unix.Unlink(path)
 	}

@@ -29,6 +29,8 @@ type blobStore struct {
 	objs Objects
 	log  *log.Logger
 	bound
+	memory *blobMemory // what is small and came from git without being given a file
+	rooms  rooms
 
 	mu      sync.RWMutex
 	fetches map[string]*fetch    // guarded by mu: blobs on their way
@@ -60,7 +62,10 @@ type fetch struct {
 // newBlobStore returns the store in dir, which holds at most max bytes as far
 // as what is open allows; 0 for any number.
 func newBlobStore(dir string, objs Objects, max int64, log *log.Logger) *blobStore {
-	b := &blobStore{dir: dir, objs: objs, log: log, fetches: map[string]*fetch{}, good: map[blobKey]struct{}{}}
+	b := &blobStore{
+		dir: dir, objs: objs, log: log, memory: newBlobMemory(memoryBytes),
+		fetches: map[string]*fetch{}, good: map[blobKey]struct{}{},
+	}
 	b.bound.init(max)
 	return b
 }
@@ -87,7 +92,7 @@ func (b *blobStore) isNear(id string, size int64) bool {
 	_, good := b.good[keyOf(id)]
 	_, coming := b.fetches[id]
 	b.mu.RUnlock()
-	return good || !coming && size <= nearSize && exists(b.path(id))
+	return good || small(size) && b.memory.has(keyOf(id)) || !coming && size <= nearSize && exists(b.path(id))
 }
 
 func (b *blobStore) setGood(id string) {
@@ -198,7 +203,7 @@ func (b *blobStore) obtain(ctx context.Context, id string, size int64) (file *os
 	// request that happened to start it.
 	err = b.objs.Blobs(context.WithoutCancel(ctx), []string{id}, func(_ int, n int64, content io.Reader, err error) error {
 		if err == nil && n != size {
-			err = fmt.Errorf("blob %s has %d bytes instead of %d", id, n, size)
+			err = errBlobSize(id, n, size)
 		}
 		if err == nil {
 			file, volatile, err = b.put(id, n, content)

@@ -2,6 +2,7 @@ package fusefs
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,6 +21,20 @@ import (
 func (r *rig) cached(content string) string {
 	id := hashBlob(strings.Repeat("0", len(r.spec.Tree)), []byte(content))
 	return filepath.Join(r.dir, "blobs", id[:2], id[2:])
+}
+
+// keep brings the blobs of files' contents into the cache.
+func (r *rig) keep(contents ...string) {
+	r.t.Helper()
+	var blobs []Blob
+	for _, c := range contents {
+		path := r.cached(c)
+		blobs = append(blobs, Blob{filepath.Base(filepath.Dir(path)) + filepath.Base(path), int64(len(c))})
+	}
+	done, err := r.c.Hydrate(context.Background(), blobs)
+	if err != nil || done.Failed > 0 {
+		r.t.Fatalf("hydrate: %+v, %v", done, err)
+	}
 }
 
 // restart has the mount served by a new server.
@@ -64,6 +79,7 @@ func TestDamagedCache(t *testing.T) {
 			return errors.Join(err, err2)
 		},
 	} {
+		r.keep(small)
 		wantFile(t, r.path("small"), small)
 		wantFile(t, r.path("large"), large)
 		must(t, r.c.Close())
@@ -87,9 +103,8 @@ func TestDamagedCache(t *testing.T) {
 // nothing else with it.
 func TestObjectLost(t *testing.T) {
 	r := newRig(t, map[string]string{"d/kept": "kept\n", "d/lost": "lost\n", "d/other": "other\n"})
-	wantFile(t, r.path("d/kept"), "kept\n")
+	r.keep("kept\n")
 	must(t, r.c.Close())
-	must(t, os.RemoveAll(r.cached("lost\n")))
 	must(t, os.Remove(r.object("kept\n")))
 	must(t, os.Remove(r.object("lost\n")))
 	r.start()
@@ -133,21 +148,27 @@ func (r *rig) tempFile(content string) string {
 	return path
 }
 
-// Siblings of what is read come along.
+// Siblings of what is read come along, small ones into memory.
 func TestReadAhead(t *testing.T) {
 	files := map[string]string{}
-	for i := range 300 {
+	for i := range 50 {
 		files[fmt.Sprintf("d/f%03d", i)] = fmt.Sprintf("content %d\n", i)
 	}
+	files["d/y"] = strings.Repeat("middle", memoryBlob/4)
 	files["d/z"] = strings.Repeat("large", aheadLarge)
 	r := newRig(t, files)
 	wantFile(t, r.path("d/f000"), "content 0\n")
-	await(t, "the first siblings", func() bool { return exists(r.cached("content 40\n")) })
-	for i := range 300 {
-		wantFile(t, r.path(fmt.Sprintf("d/f%03d", i)), fmt.Sprintf("content %d\n", i))
+	await(t, "the last sibling", func() bool { return exists(r.cached(files["d/y"])) })
+	must(t, os.Remove(r.object("content 40\n")))
+	for name, content := range files {
+		if name != "d/z" {
+			wantFile(t, r.path(name), content)
+		}
 	}
-	if exists(r.cached(files["d/z"])) {
-		t.Error("a large file was read ahead")
+	for name, there := range map[string]bool{"d/f040": false, "d/y": true, "d/z": false} {
+		if exists(r.cached(files[name])) != there {
+			t.Errorf("%s is in the cache: %v", name, !there)
+		}
 	}
 }
 
@@ -176,8 +197,8 @@ func (r *rig) cacheSize() (bytes int64) {
 // The cache stays within its bound while many read far more than that, and
 // everybody reads what is right.
 func TestCacheBound(t *testing.T) {
-	const max = 1 << 20
-	content := func(i int) string { return strings.Repeat(fmt.Sprintf("line of file %d\n", i), 2000) }
+	const max = 2 << 20
+	content := func(i int) string { return strings.Repeat(fmt.Sprintf("line of file %d\n", i), 5000) }
 	files := map[string]string{}
 	for i := range 120 {
 		files[fmt.Sprintf("d%d/f%d", i%4, i)] = content(i)
@@ -268,4 +289,17 @@ func TestCacheFull(t *testing.T) {
 	must(t, os.Remove(filepath.Join(r.dir, "blobs")))
 	r.start()
 	r.mount()
+}
+
+// What was read from memory gets a file when it is hydrated.
+func TestHydrateFromMemory(t *testing.T) {
+	r := newRig(t, map[string]string{"a": "aaa\n"})
+	wantFile(t, r.path("a"), "aaa\n")
+	if exists(r.cached("aaa\n")) {
+		t.Error("a small file that was read is in the cache")
+	}
+	must(t, os.Remove(r.object("aaa\n"))) // git does not give it any more
+	r.keep("aaa\n")
+	r.restart()
+	wantFile(t, r.path("a"), "aaa\n")
 }

@@ -21,6 +21,12 @@ import (
 // The log says that the content changes before it does. Dirty and Freeze wait
 // for fn, but not for a copy.
 func (w *workspace) modify(ino uint64, keep int64, kill bool, fn func(*fdRef) error) fuse.Status {
+	return w.modifyWith(ino, keep, kill, piece{}, fn)
+}
+
+// modifyWith is modify for what writes p. When the bytes are copied up from
+// memory p goes with them, and fn is not run.
+func (w *workspace) modifyWith(ino uint64, keep int64, kill bool, p piece, fn func(*fdRef) error) fuse.Status {
 	if w.spec.ReadOnly {
 		return fuse.EROFS
 	}
@@ -33,7 +39,7 @@ func (w *workspace) modify(ino uint64, keep int64, kill bool, fn func(*fdRef) er
 		if done || !st.Ok() {
 			return st
 		}
-		if st := w.prepare(ino, keep, kill); !st.Ok() {
+		if written, st := w.prepare(ino, keep, kill, p); written || !st.Ok() {
 			return st
 		}
 	}
@@ -79,8 +85,9 @@ func (w *workspace) lends(n *node, kill bool) bool {
 	return n.flags&hasCap != 0 || kill && killed(n) != n.mode
 }
 
-// prepare makes tryModify succeed next time, if nothing comes in between.
-func (w *workspace) prepare(ino uint64, keep int64, kill bool) fuse.Status {
+// prepare makes tryModify succeed next time, if nothing comes in between, and
+// reports whether it has written p already.
+func (w *workspace) prepare(ino uint64, keep int64, kill bool, p piece) (written bool, st fuse.Status) {
 	sh := w.shard(ino)
 	sh.Lock()
 	defer sh.Unlock()
@@ -88,13 +95,16 @@ func (w *workspace) prepare(ino uint64, keep int64, kill bool) fuse.Status {
 	n := w.t.nodes[ino]
 	if n == nil {
 		w.mu.RUnlock()
-		return fuse.EBADF
+		return false, fuse.EBADF
 	}
 	up := w.hasData(n)
+	if w.lends(n, kill) {
+		p = piece{} // what lends goes first
+	}
 	w.mu.RUnlock()
 	if !up {
-		if st := w.copyUp(n, keep); !st.Ok() {
-			return st
+		if written, st = w.copyUp(n, keep, p); !st.Ok() {
+			return false, st
 		}
 	}
 	w.mu.Lock()
@@ -112,25 +122,23 @@ func (w *workspace) prepare(ino uint64, keep int64, kill bool) fuse.Status {
 		})
 	}
 	if len(recs) == 0 {
-		return fuse.OK
+		return written, fuse.OK
 	}
 	w.wrote(ino)
-	return w.change(n, recs...)
+	return written, w.change(n, recs...)
 }
 
 // copyUp gives n a data file in the top layer with the first keep bytes of
-// its content. The shard of n is held for writing.
-func (w *workspace) copyUp(n *node, keep int64) fuse.Status {
-	var src *fdRef
-	st := fuse.OK
+// its content and, if it can be done at once, p, which written tells. The shard
+// of n is held for writing.
+func (w *workspace) copyUp(n *node, keep int64, p piece) (written bool, st fuse.Status) {
+	var c upContent
 	if keep > 0 {
-		if src, st = w.backing(n.ino); !st.Ok() {
-			return st
+		if c, st = w.upContent(n.ino); !st.Ok() {
+			return false, st
 		}
 	}
-	if src != nil {
-		defer w.fds.release(src)
-	}
+	defer c.release(w)
 	w.mu.RLock()
 	index, path := w.t.layer, w.top().DataPath(n.ino)
 	fresh, flags := n.flags&unwritten != 0, unix.O_TRUNC
@@ -141,23 +149,26 @@ func (w *workspace) copyUp(n *node, keep int64) fuse.Status {
 	st = w.attr(n, &attr)
 	w.mu.RUnlock()
 	if !st.Ok() {
-		return st
+		return false, st
 	}
 	size := min(keep, int64(attr.Size))
-	held, st := w.holdCopy(n, src, size)
+	held, st := w.holdCopy(n, size)
 	if !st.Ok() {
-		return st
+		return false, st
+	}
+	if w.quota == nil && !fresh {
+		written = c.add(size, p)
 	}
 	f, err := createData(path, flags)
 	if err != nil {
 		w.quota.unhold(held)
-		return status(err)
+		return false, status(err)
 	}
 	// A new file gets its time from what is about to be written. It is not cut
 	// to its size either: ext4 takes that for a file being replaced, and writes
 	// it to the disk as soon as it is closed.
 	if !fresh {
-		if err = fill(f, src, size); err == nil {
+		if err = c.fill(f, size); err == nil && !written {
 			err = f.setMtime(int64(attr.Mtime)*1e9 + int64(attr.Mtimensec))
 		}
 	}
@@ -169,13 +180,13 @@ func (w *workspace) copyUp(n *node, keep int64) fuse.Status {
 		f.close()
 		os.Remove(path)
 		w.quota.unhold(held)
-		return st
+		return false, st
 	}
 	if w.quota != nil {
 		w.quota.settle(held, n.ino, f.fd)
 	}
 	w.fds.release(w.fds.put(fdKey{w, n.ino, index}, f))
-	return fuse.OK
+	return written, fuse.OK
 }
 
 func (w *workspace) isUp(n *node, index int16) bool {
@@ -236,9 +247,6 @@ func fill(dst backingFile, src *fdRef, size int64) error {
 	if src == nil {
 		return dst.truncate(size)
 	}
-	if size <= smallCopy {
-		return copySmall(dst, src, size)
-	}
 	if err := unix.IoctlFileClone(dst.fd, src.fd); err == nil {
 		return dst.truncate(size)
 	}
@@ -256,22 +264,6 @@ func fill(dst backingFile, src *fdRef, size int64) error {
 		off = end
 	}
 	return nil
-}
-
-// smallCopy is up to how many bytes reading and writing is faster than asking
-// the file system for more.
-const smallCopy = 16 << 10
-
-func copySmall(dst backingFile, src *fdRef, size int64) error {
-	var buf [smallCopy]byte
-	if _, err := src.ReadAt(buf[:size], 0); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return err
-	}
-	_, err := dst.WriteAt(buf[:size], 0)
-	return err
 }
 
 // extent returns the next range of data at or after off, within size.
@@ -309,9 +301,9 @@ func copyRange(dst backingFile, src *fdRef, off, end int64) error {
 	return nil
 }
 
-// holdCopy promises room for a copy of the first size bytes of src, less what
+// holdCopy promises room for a copy of the first size bytes of n, less what
 // counts for n already and does so no more once it is copied up.
-func (w *workspace) holdCopy(n *node, src *fdRef, size int64) (held int64, st fuse.Status) {
+func (w *workspace) holdCopy(n *node, size int64) (held int64, st fuse.Status) {
 	q := w.quota
 	if q == nil || size == 0 {
 		return 0, fuse.OK

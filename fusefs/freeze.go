@@ -117,7 +117,8 @@ func (w *workspace) unnamedUp(ino uint64) fuse.Status {
 	if up {
 		return fuse.OK
 	}
-	return w.copyUp(n, math.MaxInt64)
+	_, st := w.copyUp(n, math.MaxInt64, piece{})
+	return st
 }
 
 // stack answers Client.Stack.

@@ -15,7 +15,7 @@ type Blob struct {
 
 // Hydrated is what a call of Hydrate did.
 type Hydrated struct {
-	// Fetched counts the blobs that came from git; the others were there.
+	// Fetched counts the blobs that were not there.
 	Fetched int
 	// Failed counts those that cannot be had, and Reasons says why, of a few.
 	Failed  int
@@ -78,7 +78,7 @@ func (b *blobStore) hydrateGroup(ctx context.Context, group []wanted, done *Hydr
 		}
 	}
 	failed := map[string]bool{}
-	n, err := b.fetchGroup(ctx, group, func(id string, err error) {
+	n, err := b.fetchGroup(ctx, group, true, func(id string, err error) {
 		failed[id] = true
 		done.fail(err)
 	})

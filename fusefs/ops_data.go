@@ -99,6 +99,9 @@ func (w *workspace) read(ino, off uint64, buf []byte) (int, fuse.Status) {
 	sh := w.shard(ino)
 	sh.RLock()
 	defer sh.RUnlock()
+	if n, st, done := w.readLower(ino, off, buf); done {
+		return n, st
+	}
 	r, st := w.backing(ino)
 	if !st.Ok() || r == nil {
 		return 0, st
@@ -117,8 +120,9 @@ func (w *workspace) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uin
 	}
 	kill := in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0
 	whole := in.WriteFlags&fuse.WRITE_CACHE != 0 // of a page: nobody looks at how much
-	var n int
-	st := w.modify(in.NodeId, -1, kill, func(f *fdRef) error {
+	n := len(data)
+	p := piece{int64(in.Offset), data}
+	st := w.modifyWith(in.NodeId, -1, kill, p, func(f *fdRef) error {
 		return w.quota.grow(in.NodeId, f, int64(in.Offset), int64(len(data)), whole, func(fits int64) error {
 			var err error
 			n, err = f.WriteAt(data[:fits], int64(in.Offset))

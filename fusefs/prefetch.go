@@ -76,7 +76,7 @@ type aheadDir struct {
 // came from git.
 func (w *workspace) openBlob(ino uint64, id string, size int64) (backingFile, error) {
 	f, fetched, err := w.blobs.get(context.Background(), id, size)
-	if err == nil && fetched && w.aheadWorker != nil {
+	if err == nil && fetched {
 		w.readAhead(ino)
 	}
 	if err != nil {
@@ -87,6 +87,9 @@ func (w *workspace) openBlob(ino uint64, id string, size int64) (backingFile, er
 
 // readAhead has the siblings of ino fetched.
 func (w *workspace) readAhead(ino uint64) {
+	if w.aheadWorker == nil {
+		return
+	}
 	w.mu.RLock()
 	n := w.t.nodes[ino]
 	if n == nil || n.parent == nil {
@@ -141,7 +144,7 @@ func (w *workspace) siblings(parent uint64, name string, most int) []wanted {
 		behind = p.dir.order[:len(p.dir.order)-len(after)]
 	}
 	var small, large []wanted
-	room := aheadBytes * int64(most/aheadFirst)
+	room := min(aheadBytes*int64(most/aheadFirst), memoryBytes/4) // lest they displace each other
 	looked := 0
 	for _, part := range [][]*dirent{after, behind} {
 		for _, e := range part {
@@ -154,7 +157,7 @@ func (w *workspace) siblings(parent uint64, name string, most int) []wanted {
 			}
 			item := wanted{w.t.oidString(&n.oid), n.size}
 			switch {
-			case w.blobs.isGood(item.id):
+			case w.blobs.isHere(item.id):
 			case n.size <= aheadSmall:
 				small = append(small, item)
 				room -= n.size
@@ -173,7 +176,7 @@ func (w *workspace) siblings(parent uint64, name string, most int) []wanted {
 	return small
 }
 
-// fetchMany brings blobs into the cache, as many as there are in one exchange.
+// fetchMany brings blobs into memory or the cache, many in one exchange.
 // What fails is left to whoever reads it.
 func (b *blobStore) fetchMany(all []wanted) {
 	for len(all) > 0 {
@@ -182,7 +185,7 @@ func (b *blobStore) fetchMany(all []wanted) {
 			bytes += all[n].size
 			n++
 		}
-		if _, err := b.fetchGroup(context.Background(), all[:n], nil); err != nil {
+		if _, err := b.fetchGroup(context.Background(), all[:n], false, nil); err != nil {
 			return
 		}
 		all = all[n:]
@@ -190,31 +193,45 @@ func (b *blobStore) fetchMany(all []wanted) {
 }
 
 // fetchGroup brings blobs into the cache that are not there, in one exchange.
-// failed, if given, is told of each that git does not give. It returns how many
-// came from git.
-func (b *blobStore) fetchGroup(ctx context.Context, group []wanted, failed func(id string, err error)) (fetched int, err error) {
+// Small ones get a file only with keep, else they go to memory. failed, if
+// given, is told of each that git does not give. It returns how many were not
+// there.
+func (b *blobStore) fetchGroup(ctx context.Context, group []wanted, keep bool, failed func(id string, err error)) (fetched int, err error) {
 	var ids []string
 	var claims []*fetch
 	for _, item := range group {
-		if b.isGood(item.id) || exists(b.path(item.id)) {
+		if b.isGood(item.id) || !keep && b.memory.has(keyOf(item.id)) || exists(b.path(item.id)) {
 			continue
 		}
-		if f, mine := b.claim(item.id); mine {
+		f, mine := b.claim(item.id)
+		if mine && keep && b.fileFromMemory(item.id, item.size) {
+			b.settle(item.id, f, nil)
+			fetched++
+			continue
+		}
+		if mine {
 			ids, claims = append(ids, item.id), append(claims, f)
 		}
 	}
 	if len(ids) == 0 {
-		return 0, nil
+		return fetched, nil
 	}
 	settled := 0
 	err = b.objs.Blobs(ctx, ids, func(i int, size int64, content io.Reader, err error) error {
 		var volatile bool
-		if err == nil {
+		inMemory := !keep && small(size)
+		switch {
+		case err != nil:
+		case inMemory:
+			err = b.take(ids[i], size, content, nil)
+		default:
 			var f *os.File
 			if f, volatile, err = b.put(ids[i], size, content); err == nil {
 				f.Close()
-				fetched++
 			}
+		}
+		if err == nil {
+			fetched++
 		}
 		if err != nil && failed != nil {
 			failed(ids[i], err)
@@ -222,7 +239,11 @@ func (b *blobStore) fetchGroup(ctx context.Context, group []wanted, failed func(
 		if volatile || err != nil {
 			err = errGivenUp // whoever wants it meets, and tells, why
 		}
-		b.settle(ids[i], claims[i], err)
+		if inMemory {
+			b.arrived(ids[i], claims[i], err)
+		} else {
+			b.settle(ids[i], claims[i], err)
+		}
 		claims[i] = nil
 		settled++
 		if volatile {

@@ -24,6 +24,14 @@ type bench struct {
 	counts  map[string]map[string]int
 	figs    []figure
 	failed  []string
+	reasons []reason
+}
+
+// reason is why a cell of the table is missing or has fewer rounds.
+type reason struct {
+	Row    string `json:"row"`
+	Column string `json:"column"`
+	Text   string `json:"text"`
 }
 
 // say prints a line of progress.
@@ -33,13 +41,19 @@ func (b *bench) say(format string, args ...any) {
 
 // run makes the temporary directory, measures, prints and takes everything down.
 func (b *bench) run(ctx context.Context) (err error) {
-	if b.work, err = os.MkdirTemp(b.dir, "benchfs-"); err != nil {
+	parent := b.dir
+	if parent == "" {
+		parent = os.TempDir()
+	}
+	if err := b.removeLeftovers(ctx, parent); err != nil {
 		return err
 	}
+	var lock *os.File
+	if b.work, lock, err = makeWork(parent); err != nil {
+		return err
+	}
+	defer lock.Close()
 	defer func() { err = errors.Join(err, b.takeDown()) }()
-	if b.work, err = filepath.EvalSymlinks(b.work); err != nil {
-		return err
-	}
 	if err := b.setUp(ctx); err != nil {
 		return err
 	}
@@ -83,14 +97,6 @@ func (b *bench) setUp(ctx context.Context) error {
 	}
 	b.path = bin + ":" + os.Getenv("PATH")
 	return nil
-}
-
-// takeDown removes everything; it also runs after an interrupt.
-func (b *bench) takeDown() error {
-	if err := unmountBelow(b.work); err != nil {
-		return fmt.Errorf("%w; %s is left in place", err, b.work)
-	}
-	return os.RemoveAll(b.work)
 }
 
 // baseEnv is the environment of every command: the user's configuration and
@@ -163,7 +169,7 @@ func (b *bench) group(ctx context.Context, g group) error {
 		return err
 	}
 	rounds := b.rounds
-	if g.slow && b.slowRounds > 0 {
+	if g.slow {
 		rounds = min(rounds, b.slowRounds)
 	}
 	for round := range rounds {
@@ -178,10 +184,20 @@ func (b *bench) group(ctx context.Context, g group) error {
 			b.say("%s, round %d of %d, %s: %.1f s", g.name, round+1, rounds, name, time.Since(start).Seconds())
 			if err != nil {
 				b.fail(g.name, name, err)
+				b.because(rows, name, err)
 			}
 		}
 	}
 	return os.RemoveAll(scratch)
+}
+
+// because keeps the reason for every row that was asked for.
+func (b *bench) because(rows []workload, column string, err error) {
+	for _, w := range rows {
+		if b.only.MatchString(w.name) {
+			b.reasons = append(b.reasons, reason{Row: w.name, Column: column, Text: tail(err.Error())})
+		}
+	}
 }
 
 func (b *bench) fail(what, column string, err error) {
@@ -220,6 +236,7 @@ func (b *bench) session(ctx context.Context, name, fixture, scratch string, rows
 				return ctx.Err()
 			}
 			b.fail(w.name, name, err)
+			b.because([]workload{w}, name, err)
 		}
 	}
 	return nil

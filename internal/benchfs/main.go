@@ -6,10 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -50,13 +48,20 @@ func benchMain(args []string) int {
 		fmt.Fprintln(os.Stderr, "fatal:", err)
 		return 129
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	if os.Getuid() != 0 {
+		fmt.Fprintln(os.Stderr, "fatal: not root: mounting images and overlays needs it")
+		return 1
+	}
+	ctx, stop := endings(context.Background())
 	defer stop()
 	b := &bench{options: opts, samples: map[string]map[string][]float64{}, counts: map[string]map[string]int{}}
 	err = b.run(ctx)
 	switch {
 	case ctx.Err() != nil:
-		fmt.Fprintln(os.Stderr, "interrupted; everything was taken down")
+		fmt.Fprintf(os.Stderr, "ended early: %v\n", context.Cause(ctx))
+		if err != nil && !errors.Is(err, context.Canceled) {
+			fmt.Fprintln(os.Stderr, "error:", err)
+		}
 		return 130
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "fatal:", err)
@@ -76,7 +81,7 @@ func parse(args []string) (options, error) {
 	f.StringVar(&columns, "columns", "native,overlay,fuse-overlayfs,ours,ours-inside",
 		"columns, separated by commas; also ours-io (env.fsProfile=io)")
 	f.IntVar(&o.rounds, "rounds", 3, "rounds; each cell is the median of all")
-	f.IntVar(&o.slowRounds, "slow-rounds", 0, "most rounds of workloads that take a minute (go build); 0: as the others")
+	f.IntVar(&o.slowRounds, "slow-rounds", 1, "most rounds of workloads that take a minute (ripgrep, npm, go build)")
 	f.BoolVar(&o.json, "json", false, "print one JSON document instead of the table")
 	f.StringVar(&o.gitEnv, "git-env", "", "the git-env `binary`; default: the one on PATH")
 	f.StringVar(&o.module, "module", ".", "repository of the Go module that is built")
@@ -99,8 +104,8 @@ func parse(args []string) (options, error) {
 	if o.only, err = regexp.Compile(only); err != nil {
 		return o, fmt.Errorf("--only: %w", err)
 	}
-	if o.rounds < 1 || o.sizeMiB < 1 {
-		return o, errors.New("--rounds and --size: at least 1")
+	if o.rounds < 1 || o.slowRounds < 1 || o.sizeMiB < 1 {
+		return o, errors.New("--rounds, --slow-rounds and --size: at least 1")
 	}
 	switch o.backing {
 	case "ram", "file", "disk":
@@ -112,9 +117,6 @@ func parse(args []string) (options, error) {
 			return o, fmt.Errorf("--columns: no column %q; there are native, overlay, fuse-overlayfs, ours, ours-inside, ours-io", c)
 		}
 		o.columns = append(o.columns, strings.TrimSpace(c))
-	}
-	if os.Getuid() != 0 {
-		return o, errors.New("not root: mounting images and overlays needs it")
 	}
 	return o, nil
 }

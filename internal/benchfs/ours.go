@@ -106,14 +106,13 @@ func (s *session) stopEnv() error {
 	if err = errors.Join(err, e); err != nil {
 		fmt.Fprintf(os.Stderr, "warning: %v; its processes are ended by force\n", err)
 	}
-	return s.endProcesses(err != nil)
+	return endProcesses("XDG_DATA_HOME="+filepath.Join(s.back.dir, "data")+"\x00", err != nil)
 }
 
-// endProcesses waits until no process of the session is left, and ends those
-// that stay. They are found by the data directory in their environment, which
-// no other run has.
-func (s *session) endProcesses(now bool) error {
-	mark := "XDG_DATA_HOME=" + filepath.Join(s.back.dir, "data") + "\x00"
+// endProcesses waits until no process with mark in its environment is left, and
+// ends those that stay, at once if now is set. The mark names a directory of
+// this run, so that no other run has it.
+func endProcesses(mark string, now bool) error {
 	end := time.Now().Add(15 * time.Second)
 	for {
 		left := processesWith(mark)

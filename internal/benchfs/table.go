@@ -16,23 +16,26 @@ type result struct {
 	Name    string               `json:"name"`
 	Goal    string               `json:"goal,omitempty"`
 	Median  map[string]float64   `json:"seconds"`
-	Ratio   map[string]float64   `json:"ratio,omitempty"` // to overlay
+	Ratio   map[string]float64   `json:"ratio,omitempty"`  // to overlay
+	Missed  []string             `json:"missed,omitempty"` // columns above the goal
 	Samples map[string][]float64 `json:"samples"`
 }
 
 // report is the JSON document.
 type report struct {
-	Version   string                    `json:"version"`
-	Kernel    string                    `json:"kernel"`
-	CPUs      int                       `json:"cpus"`
-	Backing   string                    `json:"backing"`
-	Transport string                    `json:"transport"`
-	Columns   []string                  `json:"columns"`
-	Rounds    int                       `json:"rounds"`
-	Rows      []result                  `json:"rows"`
-	Figures   []figure                  `json:"figures,omitempty"`
-	Requests  map[string]map[string]int `json:"requests,omitempty"`
-	Failed    []string                  `json:"failed,omitempty"`
+	Version    string                    `json:"version"`
+	Kernel     string                    `json:"kernel"`
+	CPUs       int                       `json:"cpus"`
+	Backing    string                    `json:"backing"`
+	Transport  string                    `json:"transport"`
+	Columns    []string                  `json:"columns"`
+	Rounds     int                       `json:"rounds"`
+	SlowRounds int                       `json:"slow_rounds"`
+	Rows       []result                  `json:"rows"`
+	Figures    []figure                  `json:"figures,omitempty"`
+	Requests   map[string]map[string]int `json:"requests,omitempty"`
+	Failed     []string                  `json:"failed,omitempty"`
+	Reasons    []reason                  `json:"reasons,omitempty"`
 }
 
 // median of values; it sorts a copy.
@@ -53,16 +56,21 @@ func (b *bench) results() []result {
 	var rows []result
 	for _, w := range workloads() {
 		got := b.samples[w.name]
-		if len(got) == 0 {
+		if !b.only.MatchString(w.name) {
 			continue
 		}
-		r := result{Name: w.name, Goal: w.goal, Samples: got, Median: map[string]float64{}, Ratio: map[string]float64{}}
+		r := result{Name: w.name, Goal: w.goal.String(), Samples: got, Median: map[string]float64{}, Ratio: map[string]float64{}}
 		for column, values := range got {
 			r.Median[column] = median(values)
 		}
 		if base := r.Median["overlay"]; base > 0 {
 			for column, m := range r.Median {
 				r.Ratio[column] = m / base
+			}
+		}
+		for _, c := range b.columns {
+			if w.goal.missed(c, r.Median) {
+				r.Missed = append(r.Missed, c)
 			}
 		}
 		rows = append(rows, r)
@@ -73,7 +81,7 @@ func (b *bench) results() []result {
 func (b *bench) report() report {
 	version, _ := exec.Command(b.gitEnv, "version").Output()
 	return report{Version: strings.TrimSpace(string(version)), Kernel: kernel(), CPUs: runtime.NumCPU(), Backing: b.backing,
-		Transport: b.transport, Columns: b.columns, Rounds: b.rounds, Rows: b.results(), Figures: b.figs, Requests: b.counts, Failed: b.failed}
+		Transport: b.transport, Columns: b.columns, Rounds: b.rounds, SlowRounds: min(b.rounds, b.slowRounds), Rows: b.results(), Figures: b.figs, Requests: b.counts, Failed: b.failed, Reasons: b.reasons}
 }
 
 func kernel() string {
@@ -99,11 +107,10 @@ func (b *bench) print(w io.Writer) error {
 		return e.Encode(r)
 	}
 	fmt.Fprintf(w, "%s, Linux %s, %d processors, backing %s, transport of ours: %s\n", r.Version, r.Kernel, r.CPUs, r.Backing, r.Transport)
-	fmt.Fprintf(w, "medians of %d rounds: seconds, and in brackets times overlay; a goal is for ours, in times overlay\n\n", r.Rounds)
+	fmt.Fprintf(w, "medians of %d rounds, of slow rows %d: seconds, and in brackets times overlay\n", r.Rounds, r.SlowRounds)
+	fmt.Fprintf(w, "a goal is for ours, in times overlay; ! marks what misses it\n\n")
 	table(w, r)
-	for _, f := range r.Figures {
-		fmt.Fprintf(w, "%-62s %12s\n", f.Name, f.Text)
-	}
+	figureLines(w, r.Figures)
 	requests(w, r.Requests)
 	return nil
 }
@@ -121,10 +128,27 @@ func table(w io.Writer, r report) {
 		}
 		fmt.Fprintf(w, "   %s\n", row.Goal)
 	}
+	for _, why := range r.Reasons {
+		fmt.Fprintf(w, "- %s in %s: %s\n", why.Row, why.Column, why.Text)
+	}
 	fmt.Fprintln(w)
 }
 
-// cell is "seconds (ratio)".
+// figureLines prints the second section.
+func figureLines(w io.Writer, figures []figure) {
+	for _, f := range figures {
+		goal := ""
+		if f.Goal > 0 {
+			goal = fmt.Sprintf("   goal %g", f.Goal)
+			if f.Value > f.Goal {
+				goal += " !"
+			}
+		}
+		fmt.Fprintf(w, "%-62s %12s%s\n", f.Name, f.Text, goal)
+	}
+}
+
+// cell is "seconds (ratio)", with "!" where the goal is missed.
 func cell(row result, column string) string {
 	m, ok := row.Median[column]
 	if !ok {
@@ -136,6 +160,9 @@ func cell(row result, column string) string {
 	}
 	if ratio, ok := row.Ratio[column]; ok {
 		text += fmt.Sprintf(" (%.2f)", ratio)
+	}
+	if slices.Contains(row.Missed, column) {
+		text += "!"
 	}
 	return text
 }

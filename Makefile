@@ -65,7 +65,7 @@ bench: build
 # make bench-fs ARGS='--only find --columns overlay,ours'; see docs/benchmarks.md.
 bench-fs: build
 	@$(GO) build -buildvcs=false -o bin/benchfs ./internal/benchfs
-	@bin/benchfs --git-env bin/git-env $(ARGS)
+	@exec bin/benchfs --git-env bin/git-env $(ARGS)
 
 # The public test suites, which are fetched, on a plain directory and on a
 # workspace; see scripts/conformance.sh and docs/conformance.md.

@@ -1,7 +1,7 @@
 // Benchfs runs the same file system work on the native file system, kernel
 // overlayfs, fuse-overlayfs and workspaces of git env, side by side in one run,
-// and prints a table of medians. It judges nothing: the goals it prints are for
-// orientation. docs/benchmarks.md says how to run it and what each row means.
+// and prints a table of medians. It fails for no time: the goals it prints, and
+// the marks where one is missed, are for orientation. docs/benchmarks.md says how to run it and what each row means.
 //
 // One run is made of sessions: a group of workloads, in one column, in one
 // round. Each session has a fresh backing file system, is set up from the same

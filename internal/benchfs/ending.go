@@ -19,7 +19,10 @@ var errParent = errors.New("the program that started this one has ended")
 func endings(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	// A reader of our output that has gone must not end us before the mounts
 	// are gone; caught rather than ignored, as what we start would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)

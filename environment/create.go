@@ -56,7 +56,7 @@ func (e *Engine) Create(ctx context.Context, p api.Create, rep Reporter) (*api.C
 		return nil, err
 	}
 	if len(set.Unsupported) > 0 {
-		rep.Warn(fmt.Sprintf(".gitenv: not acted on by this version: %s", strings.Join(set.Unsupported, ", ")))
+		rep.Warn(fmt.Sprintf("not acted on by this version: %s", strings.Join(set.Unsupported, ", ")))
 	}
 	img, err := e.resolveImage(ctx, p.Image, set.Image, rep)
 	if err != nil {

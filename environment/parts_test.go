@@ -62,29 +62,6 @@ func TestCheckName(t *testing.T) {
 	}
 }
 
-func TestParseSize(t *testing.T) {
-	for in, want := range map[string]int64{"1": 1, "2k": 2 << 10, "3M": 3 << 20, "4g": 4 << 30, "0": 0, "": 0, "k": 0, "-1": 0, "1t": 1 << 40, "1p": 0, "9999999999g": 0, "1.5m": 0} {
-		if got, err := parseSize(in); got != want || (err == nil) != (want > 0) {
-			t.Errorf("%q: %d, %v", in, got, err)
-		}
-	}
-}
-
-func TestSettings(t *testing.T) {
-	r := newRig(t, map[string]string{".gitenv": "[env]\nimage = a:1\nvar = A=1\nworkdir = /w\ncontainerd = /evil\n[service \"db\"]\nport = 1\n"})
-	git(t, r.repo, "config", "env.image", "b:2")
-	git(t, r.repo, "config", "--add", "env.var", "B=2")
-	head := git(t, r.repo, "rev-parse", "HEAD")
-	set, err := r.e.store.readSettings(t.Context(), head)
-	if err != nil || set.Image != "b:2" || len(set.Vars) != 2 || set.Workdir != "/w" || set.Containerd != "" || len(set.Unsupported) != 2 {
-		t.Errorf("%+v, %v", set, err)
-	}
-	git(t, r.repo, "config", "env.idleTimeout", "soon")
-	if _, err := r.e.store.readSettings(t.Context(), head); ExitCode(err) != ExitUsage {
-		t.Error(err)
-	}
-}
-
 func TestRawPath(t *testing.T) {
 	file := t.TempDir() + "/x"
 	want := skipped{Held: rawPaths([]string{"a", "l\xe4tin", "base64:x", "new\nline", ""})}

@@ -5,12 +5,15 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"github.com/git-env/git-env/internal/gitcmd"
 )
 
 // What is ignored depends on files outside of the tree as well: info/exclude of
@@ -111,4 +114,24 @@ func stampsOf(files []string) string {
 		fmt.Fprintf(&b, "%s %d %d\n", f, fi.Size(), fi.ModTime().UnixNano())
 	}
 	return b.String()
+}
+
+// listConfig runs a git config listing and splits it; no match is no entry.
+func listConfig(ctx context.Context, g *gitcmd.Git, args ...string) ([][2]string, error) {
+	out, err := g.Output(ctx, nil, args...)
+	var ge *gitcmd.Error
+	if errors.As(err, &ge) && ge.ExitCode == 1 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var kvs [][2]string
+	for item := range bytes.SplitSeq(bytes.TrimSuffix(out, []byte{0}), []byte{0}) {
+		k, v, _ := strings.Cut(string(item), "\n")
+		if k != "" {
+			kvs = append(kvs, [2]string{k, v})
+		}
+	}
+	return kvs, nil
 }

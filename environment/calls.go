@@ -81,7 +81,9 @@ func (e *Engine) Status(ctx context.Context, p api.Status) (*api.Live, error) {
 	v.usage.Lock()
 	live.Mounted = v.usage.mounted
 	for id, r := range v.usage.execs {
-		live.Execs = append(live.Execs, id+" "+r.display)
+		if r.bg == nil {
+			live.Execs = append(live.Execs, id+" "+r.display)
+		}
 	}
 	v.usage.Unlock()
 	slices.Sort(live.Execs)

@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,21 +93,32 @@ func (e *Engine) forDelete(p api.Delete) (*Env, error) {
 func refuseDelete(name string, lost []string) error {
 	code := ExitConflict
 	for _, l := range lost {
-		if strings.HasPrefix(l, runningPrefix) {
+		switch {
+		case strings.HasPrefix(l, runningPrefix):
 			code = ExitBusy
+		case strings.HasPrefix(l, backgroundPrefix):
+			return Errorf(ExitBusy, "environment '%s' is not deleted, it has %s", name, strings.Join(lost, "; ")).
+				WithHint("end it first ('git env stop %s --all'), or destroy that with 'git env delete --force %s'", name, name)
 		}
 	}
 	return Errorf(code, "environment '%s' is not deleted, it has %s", name, strings.Join(lost, "; ")).
 		WithHint("merge it first ('git env merge %s'), or destroy that with 'git env delete --force %s'", name, name)
 }
 
-const runningPrefix = "a running exec: "
+const (
+	runningPrefix    = "a running exec: "
+	backgroundPrefix = "a running background process: "
+)
 
 // wouldLose names what a delete would destroy.
 func (v *Env) wouldLose(ctx context.Context, p api.Delete) ([]string, error) {
 	var lost []string
 	v.usage.Lock()
-	for _, r := range v.usage.execs {
+	for id, r := range v.usage.execs {
+		if r.bg != nil {
+			lost = append(lost, fmt.Sprintf("%s%s (%s)", backgroundPrefix, cmp.Or(r.bg.name, id), r.display))
+			continue
+		}
 		lost = append(lost, runningPrefix+r.display)
 	}
 	v.usage.Unlock()

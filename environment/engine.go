@@ -121,6 +121,12 @@ func (e *Engine) Close() error {
 		envs = append(envs, v)
 	}
 	e.mu.Unlock()
+	for _, v := range envs {
+		v.cancelExecs()
+	}
+	for _, v := range envs {
+		_ = v.waitExecs(ctx)
+	}
 	e.indexes.Lock() // so that none begins after the wait
 	e.end()
 	e.indexes.Unlock()
@@ -340,18 +346,22 @@ func (e *Engine) DaemonStatus(context.Context) *api.DaemonStatus {
 func (e *Engine) Quiesce(ctx context.Context, force bool) error {
 	e.mu.Lock()
 	var running []*Env
-	n := 0
+	n, behind := 0, 0
 	for _, v := range e.envs {
 		if _, execs := v.use(); execs > 0 {
 			running = append(running, v)
 			n += execs
+			behind += v.inBackground()
 		}
 	}
 	e.mu.Unlock()
-	if n == 0 {
+	switch {
+	case n == 0:
 		return nil
-	}
-	if !force {
+	case !force && behind > 0:
+		return Errorf(ExitBusy, "%d exec(s) are running, %d of them in the background", n, behind).
+			WithHint("'git env ps' lists those and 'git env stop' ends them; 'git env daemon stop --force' ends all")
+	case !force:
 		return Errorf(ExitBusy, "%d exec(s) are running", n).WithHint("wait for them, or 'git env daemon stop --force' ends them")
 	}
 	for _, v := range running {

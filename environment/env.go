@@ -55,6 +55,7 @@ type Env struct {
 type running struct {
 	display string
 	cancel  context.CancelFunc
+	bg      *background // nil when its caller waits
 }
 
 func newEnv(e *Engine, st *State) *Env {
@@ -70,6 +71,18 @@ func (v *Env) use() (mounted bool, execs int) {
 	v.usage.Lock()
 	defer v.usage.Unlock()
 	return v.usage.mounted, len(v.usage.execs)
+}
+
+// inBackground is how many of the execs nobody waits for.
+func (v *Env) inBackground() (n int) {
+	v.usage.Lock()
+	defer v.usage.Unlock()
+	for _, r := range v.usage.execs {
+		if r.bg != nil {
+			n++
+		}
+	}
+	return n
 }
 
 func (v *Env) begin(id string, r *running) {

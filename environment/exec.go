@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -71,6 +72,7 @@ type execution struct {
 	refs   *gitcmd.RefTransaction // for the record, up before it is needed
 	home   string                 // the configured working directory
 	ctr    runtime.Container      // that the process was started in
+	bg     *background            // nil when the caller waits
 }
 
 // prepare brings the environment up and starts the process.
@@ -106,11 +108,20 @@ func (x *execution) prepare(ctx context.Context) error {
 		ID: notes.NewID(now()), Env: v.st.Name, Command: x.display(),
 		Cwd: x.cwd(), Started: now(),
 	}
+	if x.bg != nil {
+		if err := x.bg.open(ctx, v, &x.rec); err != nil {
+			return err
+		}
+		ctx = context.WithoutCancel(ctx) // it goes on when its caller goes away
+	}
 	if err := x.writeJournal(); err != nil {
+		if x.bg != nil {
+			x.bg.drop(v.e.store, v.name)
+		}
 		return fmt.Errorf("cannot note the start of the exec: %w", err)
 	}
 	x.ctx, x.cancel = context.WithCancel(ctx)
-	v.begin(x.rec.ID, &running{display: x.rec.Command, cancel: x.cancel})
+	v.begin(x.rec.ID, &running{display: x.rec.Command, cancel: x.cancel, bg: x.bg})
 	return nil
 }
 
@@ -168,27 +179,48 @@ func (x *execution) run() (*api.Ran, error) {
 	defer x.refs.Close()
 	// A long exec is not to have a second process beside it for all that time.
 	defer time.AfterFunc(longExec, x.refs.Close).Stop()
-	var startErr error
-	x.proc, startErr = x.spawn()
-	if x.containerBroke(startErr) {
-		x.v.e.log.Warn("the container does not take execs, starting it anew", "env", x.v.name, "err", startErr)
-		if startErr = x.restart(); startErr == nil {
-			x.proc, startErr = x.spawn()
-		}
-	}
-	if startErr == nil {
+	if startErr := x.launch(); startErr == nil {
 		x.rec.Outcome = x.wait()
-	} else {
-		code, text := startFailure(startErr)
-		if code == 0 {
-			discard(x.journalPath())
-			return nil, capability(fmt.Errorf("cannot start the command: %w", startErr))
-		}
-		x.rec.Outcome = notes.Outcome{Exit: code}
-		_, _ = x.out.tee(x.st.Stderr).Write([]byte("fatal: " + text + "\n"))
+	} else if err := x.notStarted(startErr); err != nil {
+		return nil, err
 	}
 	x.rec.Duration = time.Since(x.rec.Started)
 	return x.finish()
+}
+
+// launch starts the process, in a new container when the present one does not
+// take it.
+func (x *execution) launch() (err error) {
+	x.proc, err = x.spawn()
+	if x.containerBroke(err) {
+		x.v.e.log.Warn("the container does not take execs, starting it anew", "env", x.v.name, "err", err)
+		if err = x.restart(); err == nil {
+			x.proc, err = x.spawn()
+		}
+	}
+	return err
+}
+
+// notStarted makes a command that could not be started an exec that failed, unless
+// the failure is not the command's.
+func (x *execution) notStarted(startErr error) error {
+	code, text := startFailure(startErr)
+	if code == 0 {
+		discard(x.journalPath())
+		return capability(fmt.Errorf("cannot start the command: %w", startErr))
+	}
+	x.rec.Outcome = notes.Outcome{Exit: code}
+	_, stderr := x.outputs()
+	_, _ = stderr.Write([]byte("fatal: " + text + "\n"))
+	return nil
+}
+
+// outputs returns where what the process prints goes.
+func (x *execution) outputs() (stdout, stderr io.Writer) {
+	if x.bg != nil {
+		return x.bg.log.stream(streamStdout), x.bg.log.stream(streamStderr)
+	}
+	return x.out.tee(x.st.Stdout), x.out.tee(x.st.Stderr)
 }
 
 // containerBroke says that an exec failed for no fault of its command: the
@@ -255,7 +287,8 @@ func (x *execution) spawn() (runtime.Process, error) {
 		ID: strings.ToLower(x.rec.ID), Args: args, Env: env, Cwd: x.rec.Cwd,
 		TTY: x.p.TTY, Width: x.p.Width, Height: x.p.Height,
 	}
-	streams := runtime.IO{Stdout: x.out.tee(x.st.Stdout), Stderr: x.out.tee(x.st.Stderr)}
+	var streams runtime.IO
+	streams.Stdout, streams.Stderr = x.outputs()
 	if x.st.Stdin != nil {
 		streams.Stdin = x.st.Stdin
 	}
@@ -275,15 +308,7 @@ func lookupEnv(environ []string, name, def string) string {
 // time limit or because its caller went away.
 func (x *execution) wait() notes.Outcome {
 	defer x.proc.Close()
-	type ended struct {
-		exit runtime.Exit
-		err  error
-	}
-	done := make(chan ended, 1)
-	go func() {
-		exit, err := x.proc.Wait()
-		done <- ended{exit, err}
-	}()
+	done := x.awaitEnd()
 	var deadline, hangup <-chan time.Time
 	if x.p.Timeout > 0 {
 		t := time.NewTimer(x.p.Timeout)
@@ -316,6 +341,21 @@ func (x *execution) wait() notes.Outcome {
 			x.logErr("resize", x.proc.Resize(bg, r.Width, r.Height))
 		}
 	}
+}
+
+// ended is how a process ended.
+type ended struct {
+	exit runtime.Exit
+	err  error
+}
+
+func (x *execution) awaitEnd() <-chan ended {
+	done := make(chan ended, 1)
+	go func() {
+		exit, err := x.proc.Wait()
+		done <- ended{exit, err}
+	}()
+	return done
 }
 
 func (x *execution) logErr(what string, err error) {

@@ -21,6 +21,7 @@ type recorder struct {
 	tail  []byte // a ring of the last maxOutput/2 bytes after head, guarded by mu
 	next  int    // where the ring is written next once it is full, guarded by mu
 	total int64  // all bytes, guarded by mu
+	holed bool   // bytes are missing after head, which takes no more; guarded by mu
 }
 
 const halfOutput = maxOutput / 2
@@ -48,7 +49,7 @@ func (r *recorder) add(p []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.total += int64(len(p))
-	if n := min(len(p), halfOutput-len(r.head)); n > 0 {
+	if n := min(len(p), halfOutput-len(r.head)); n > 0 && !r.holed {
 		r.head = append(r.head, p[:n]...)
 		p = p[n:]
 	}
@@ -64,6 +65,14 @@ func (r *recorder) add(p []byte) {
 		r.next = (r.next + n) % halfOutput
 		p = p[n:]
 	}
+}
+
+// skip counts bytes that came and are not there to be kept.
+func (r *recorder) skip(n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.total += n
+	r.holed = true
 }
 
 func (r *recorder) bytes() int64 {

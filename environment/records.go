@@ -165,6 +165,8 @@ type Summary struct {
 	// Paths are what a sparse environment shows.
 	Paths    []string      `json:"paths,omitempty"`
 	LastExec *notes.Record `json:"last_exec,omitempty"`
+	// Processes are the background processes that run.
+	Processes []Process `json:"processes,omitempty"`
 	// Error says what is wrong with a damaged environment.
 	Error string `json:"error,omitempty"`
 }
@@ -220,6 +222,9 @@ func (s *Store) Summary(ctx context.Context, name, head string) (Summary, error)
 	}
 	if rec, _, err := s.Record(ctx, name, ""); err == nil {
 		sum.LastExec = &rec
+	}
+	if sum.Processes, err = s.running(name); err != nil {
+		sum.State, sum.Error = "damaged", err.Error()
 	}
 	return sum, ctx.Err()
 }

@@ -23,6 +23,7 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	left := false // background processes that nobody watches over
 	for _, n := range names {
 		st, err := e.store.Load(n)
 		if err != nil {
@@ -43,8 +44,24 @@ func (e *Engine) recover(ctx context.Context) error {
 		if err != nil {
 			e.log.Warn("cannot recover", "env", n, "err", err)
 		}
+		gone, err := e.store.markInterrupted(n)
+		if err != nil {
+			e.log.Warn("cannot note the end of background processes", "env", n, "err", err)
+		}
+		left = left || gone
+	}
+	if left {
+		go e.clearContainers()
 	}
 	return errors.Join(e.dropOrphanLayers(), e.dropOrphanIndexes())
+}
+
+// clearContainers ends what an earlier daemon's background processes still do in
+// containers that have lost their workspace.
+func (e *Engine) clearContainers() {
+	if _, err := e.runtimeBackend(e.life); err != nil {
+		e.log.Warn("cannot end what an earlier daemon left", "err", err)
+	}
 }
 
 // recoverExecs records the execs that were under way when an earlier daemon (or
@@ -71,7 +88,11 @@ func (v *Env) recoverExecs(ctx context.Context) error {
 		if j.Record.Duration == 0 { // it had not ended
 			j.Record.Outcome = notes.Outcome{Interrupted: true, Exit: ExitOurs}
 		}
-		req := commitRequest{caller: j.Caller, message: j.Msg, record: &j.Record, output: &recorder{}}
+		out, err := recorderOf(v.e.store.logDir(v.name, j.Record.ID)) // empty unless it was in the background
+		if err != nil {
+			v.e.log.Warn("cannot read back the output of an exec", "env", v.name, "exec", j.Record.ID, "err", err)
+		}
+		req := commitRequest{caller: j.Caller, message: j.Msg, record: &j.Record, output: out}
 		if _, err := v.commit(ctx, req); err != nil {
 			return fmt.Errorf("cannot recover exec %s: %w", j.Record.ID, err)
 		}

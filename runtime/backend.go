@@ -184,6 +184,10 @@ type Process interface {
 	// KillTree ends every process that this exec started, whatever it did to get
 	// away: double forks, new sessions, cleared environments of the sole exec.
 	KillTree(ctx context.Context) error
+	// SignalTree sends a signal to all of these and returns how many there are; 0
+	// sends nothing. It may be called after the process has ended, and then means
+	// what that has left behind.
+	SignalTree(ctx context.Context, sig syscall.Signal) (int, error)
 	// Close forgets the process; one that is still running is killed with its tree.
 	Close() error
 }

@@ -15,6 +15,8 @@ type runCmd struct {
 	Workdir string        `short:"w" placeholder:"dir" help:"Where the command starts, instead of /workspace; a relative path is below it."`
 	Var     []string      `short:"e" name:"env" sep:"none" placeholder:"<name>[=<value>]" help:"Set a variable for the command; a name alone takes your own value. May be repeated."`
 	Timeout time.Duration `placeholder:"duration" help:"End the command and everything it started after this long ('90s', '1h30m')."`
+	Detach  bool          `short:"d" help:"Start it in the background and return at once; print its id."`
+	Name    string        `placeholder:"name" help:"With -d: what 'ps', 'logs' and 'stop' may call it."`
 	Line    string        `short:"c" name:"command" placeholder:"line" help:"Run a line of shell instead of a command."`
 }
 
@@ -27,6 +29,11 @@ error stream live and stay apart; when all three are terminals, the command has 
 too. When it has ended, what it changed becomes one commit, and the command, how it
 ended and what it printed are recorded (see 'git env log').
 
+With -d the command has no input, and what it changes is committed with the next
+exec, by 'git env commit', and when it ends; then it is recorded too. One that ends
+within a fifth of a second is reported: with its exit code and what it said. It ends
+with the environment's container, at the latest when the daemon does.
+
 The exit code is the command's own; 124 when --timeout was over, 125 when git env
 failed, 126 when the command cannot be executed, 127 when it was not found.`
 }
@@ -37,13 +44,18 @@ func (c *runCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if c.Detach {
+		return a.start(c.Env, p)
+	}
 	return a.session(c.Env, p)
 }
 
 // params checks the command line.
 func (c *runCmd) params(a *app) (api.Run, error) {
-	p := api.Run{Args: a.rest, Message: c.Message, Workdir: c.Workdir, Timeout: c.Timeout}
+	p := api.Run{Args: a.rest, Message: c.Message, Workdir: c.Workdir, Timeout: c.Timeout, Name: c.Name}
 	switch {
+	case c.Name != "" && !c.Detach:
+		return p, usagef("--name is for background processes: it goes with -d")
 	case c.Line != "" && len(a.rest) > 0:
 		return p, usagef("-c takes one line of shell; there is a command after '--' too")
 	case c.Line != "":

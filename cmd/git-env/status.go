@@ -195,6 +195,11 @@ func statusText(st statusJSON, now time.Time) string {
 			strings.ReplaceAll(strings.TrimRight(e.Command, "\n"), "\n", "\n    "))
 	}
 	section(&b, "Running", st.Running)
+	var behind []string
+	for _, p := range st.Processes {
+		behind = append(behind, p.line())
+	}
+	section(&b, "In the background", behind)
 	section(&b, "Uncommitted in the workspace", st.Dirty)
 	return b.String()
 }

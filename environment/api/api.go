@@ -80,6 +80,8 @@ type Run struct {
 	Height  uint16        `json:"height,omitempty"`
 	// Stdin says that the client will send its standard input.
 	Stdin bool `json:"stdin,omitempty"`
+	// Name is a background process's; only for MethodStart.
+	Name string `json:"name,omitempty"`
 	// Shell marks an interactive shell: when Args is empty the container's best
 	// shell is taken.
 	Shell bool `json:"shell,omitempty"`

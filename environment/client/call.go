@@ -23,6 +23,11 @@ type Events struct {
 // Call sends one request and waits for its answer. Cancelling ctx drops the
 // connection, upon which the daemon undoes what it had begun.
 func (c *Client) Call(ctx context.Context, method string, params, result any, ev Events) error {
+	return c.Stream(ctx, method, params, result, nil, nil, ev)
+}
+
+// Stream is Call for a method whose answer carries output.
+func (c *Client) Stream(ctx context.Context, method string, params, result any, stdout, stderr io.Writer, ev Events) error {
 	conn, err := c.take(ctx)
 	if err != nil {
 		return err
@@ -33,7 +38,7 @@ func (c *Client) Call(ctx context.Context, method string, params, result any, ev
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.CloseWrite() })
 	defer stop()
-	return answers(ctx, conn, result, ev, &output{})
+	return answers(ctx, conn, result, ev, &output{stdout: stdout, stderr: stderr})
 }
 
 // Control is what the caller's terminal or signals ask of a running exec.

@@ -136,7 +136,7 @@ func (s *server) end() {
 // reads are the methods that a stop need not wait for.
 func reads(method string) bool {
 	switch method {
-	case api.MethodStatus, api.MethodDaemonStatus, api.MethodDaemonStop:
+	case api.MethodStatus, api.MethodLogs, api.MethodDaemonStatus, api.MethodDaemonStop:
 		return true
 	}
 	return false
@@ -274,6 +274,14 @@ func (s *server) dispatch(ctx context.Context, conn *wire.Conn, req wire.Request
 	switch req.Method {
 	case api.MethodCreate:
 		return call(req, func(p api.Create) (*api.Created, error) { return s.engine.Create(ctx, p, rep) })
+	case api.MethodStart:
+		return call(req, func(p api.Run) (*api.Started, error) { return s.engine.Start(ctx, p, rep) })
+	case api.MethodStop:
+		return call(req, func(p api.Stop) (*api.Stopped, error) { return s.engine.Stop(ctx, p) })
+	case api.MethodLogs:
+		return call(req, func(p api.Logs) (struct{}, error) {
+			return struct{}{}, s.engine.Logs(ctx, p, conn.Writer(wire.Stdout), conn.Writer(wire.Stderr), rep)
+		})
 	case api.MethodFork:
 		return call(req, func(p api.Fork) (*api.Created, error) { return s.engine.Fork(ctx, p, rep) })
 	case api.MethodDelete:

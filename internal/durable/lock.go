@@ -137,3 +137,27 @@ func recordPID(f *os.File) error {
 	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	return err
 }
+
+// Held says whether somebody has the lock, without taking it or making its file.
+func Held(path string) (bool, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	for {
+		// Shared, so that those who ask do not take each other for a holder.
+		err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return false, nil
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return true, nil
+		case !errors.Is(err, unix.EINTR):
+			return false, &fs.PathError{Op: "flock", Path: path, Err: err}
+		}
+	}
+}

@@ -270,6 +270,9 @@ func killTree(t *testing.T, c runtime.Container) {
 	}
 	out.await(t, "started")
 	time.Sleep(50 * time.Millisecond)
+	if n, err := proc.SignalTree(testContext(t), 0); n < 6 || err != nil { // the shell, its loop, four of the sleeps
+		t.Errorf("a tree of %d, %v", n, err)
+	}
 	begin := time.Now()
 	if err := proc.KillTree(testContext(t)); err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +19,16 @@ const environLimit = 200 * time.Millisecond
 
 // KillTree implements runtime.Process.
 func (p *process) KillTree(ctx context.Context) error {
-	err := p.c.frozen(ctx, func() error {
+	if _, err := p.SignalTree(ctx, unix.SIGKILL); err != nil {
+		return fmt.Errorf("kill exec %s: %w", p.id, err)
+	}
+	return nil
+}
+
+// SignalTree implements runtime.Process. While signals are sent the container
+// stands still, so that nothing gets away and no pid comes to mean another process.
+func (p *process) SignalTree(ctx context.Context, sig syscall.Signal) (n int, err error) {
+	send := func() error {
 		pids, err := p.c.cgroup.pids()
 		if errors.Is(err, os.ErrNotExist) {
 			return nil // the container has ended
@@ -26,17 +36,24 @@ func (p *process) KillTree(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for _, pid := range p.tree(pids) {
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		tree := p.tree(pids)
+		n = len(tree)
+		for _, pid := range tree {
+			if sig == 0 {
+				break
+			}
+			if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("kill exec %s: %w", p.id, err)
 	}
-	return nil
+	if sig == 0 {
+		err = send()
+		return n, err
+	}
+	err = p.c.frozen(ctx, send)
+	return n, err
 }
 
 // tree picks the processes of this exec out of the container's, which stand
@@ -44,6 +61,12 @@ func (p *process) KillTree(ctx context.Context) error {
 // running, those that carry no mark at all.
 func (p *process) tree(pids []int) []int {
 	sole := p.c.sole(p)
+	root := p.pid
+	select {
+	case <-p.ended:
+		root = 0 // by now the number may be another's
+	default:
+	}
 	parents := make(map[int]int, len(pids))
 	for _, pid := range pids {
 		parents[pid] = parentOf(pid)
@@ -56,7 +79,7 @@ func (p *process) tree(pids []int) []int {
 		}
 		mark, marked := marks[pid]
 		switch {
-		case marked && mark == p.id, descends(pid, p.pid, parents), sole && !marked:
+		case marked && mark == p.id, root != 0 && descends(pid, root, parents), sole && !marked:
 			tree = append(tree, pid)
 		}
 	}

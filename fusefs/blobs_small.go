@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
@@ -134,7 +133,7 @@ func (b *blobStore) isHere(id string) bool { return b.isGood(id) || b.memory.has
 
 // smallNode returns the blob of n when it is read from memory. mu is held.
 func (w *workspace) smallNode(n *node) (key blobKey, ok bool) {
-	if n.flags&lower == 0 || n.data != noData || n.kind() != syscall.S_IFREG || n.converts() || !small(n.size) {
+	if !n.plainLower() || !small(n.size) {
 		return key, false
 	}
 	return blobKey(n.oid[:len(key)]), true
@@ -155,7 +154,12 @@ func (w *workspace) readLower(ino, off uint64, buf []byte) (n int, st fuse.Statu
 		return 0, fuse.OK, false
 	}
 	if n, ok := w.blobs.memory.read(key, off, buf); ok {
+		p := node.parent
+		unasked := p != nil && p.isDir() && p.dir.ahead
 		w.mu.RUnlock()
+		if unasked {
+			w.asked(p)
+		}
 		return n, fuse.OK, true
 	}
 	id, size := w.t.oidString(&node.oid), node.size

@@ -133,7 +133,10 @@ func (w *workspace) prepare(ino uint64, keep int64, kill bool, p piece) (written
 // of n is held for writing.
 func (w *workspace) copyUp(n *node, keep int64, p piece) (written bool, st fuse.Status) {
 	var c upContent
-	if keep > 0 {
+	w.mu.RLock()
+	fresh, flags := n.flags&unwritten != 0, unix.O_TRUNC
+	w.mu.RUnlock()
+	if keep > 0 && !fresh {
 		if c, st = w.upContent(n.ino); !st.Ok() {
 			return false, st
 		}
@@ -141,7 +144,6 @@ func (w *workspace) copyUp(n *node, keep int64, p piece) (written bool, st fuse.
 	defer c.release(w)
 	w.mu.RLock()
 	index, path := w.t.layer, w.top().DataPath(n.ino)
-	fresh, flags := n.flags&unwritten != 0, unix.O_TRUNC
 	if fresh && n.flags&spare != 0 {
 		flags = 0 // it is empty, and ext4 takes that for a file being replaced
 	}

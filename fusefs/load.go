@@ -45,7 +45,9 @@ func (w *workspace) load(ctx context.Context, n *node) error {
 	w.loads[n.ino] = f
 	w.loadMu.Unlock()
 
-	f.err = w.loadTree(ctx, n)
+	if f.err = w.loadTree(ctx, n); f.err == nil {
+		w.cameIn(n)
+	}
 	w.loadMu.Lock()
 	delete(w.loads, n.ino)
 	w.loadMu.Unlock()

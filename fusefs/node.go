@@ -69,6 +69,12 @@ type link struct {
 
 func (n *node) kind() uint32 { return n.mode & syscall.S_IFMT }
 
+// plainLower reports whether n is a file of the tree, not empty, that shows its
+// blob as it is.
+func (n *node) plainLower() bool {
+	return n.flags&lower != 0 && n.data == noData && n.kind() == syscall.S_IFREG && !n.converts() && n.size > 0
+}
+
 func (n *node) isDir() bool { return n.dir != nil }
 
 func (n *node) more() *ext {
@@ -127,6 +133,7 @@ type dir struct {
 	dead   int
 	next   uint64
 	loaded bool
+	ahead  bool // files of it were read ahead, unasked and not asked for since
 	// hidden are names of the tree that are gone, until the tree is loaded.
 	hidden map[string]struct{}
 	// dirty has the changed names with the number of the last change; 0 when

@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"sync"
-	"syscall"
 )
 
 // Read-ahead: who reads one file of a directory reads others of it next. When
@@ -68,8 +67,27 @@ type aheadState struct {
 }
 
 type aheadDir struct {
-	window int
-	busy   bool
+	window  int
+	busy    bool
+	waited  bool // a reader had to wait in it
+	onwards bool // the directories after it are read ahead too
+
+	// Of the directories in it: in how many a reader had to wait, and how many
+	// more are read ahead before they are asked for.
+	below, credit int
+}
+
+// dir returns the state of a directory. mu is held.
+func (a *aheadState) dir(ino uint64) *aheadDir {
+	d := a.dirs[ino]
+	if d == nil {
+		if a.dirs == nil || len(a.dirs) >= aheadDirs {
+			a.dirs = map[uint64]*aheadDir{}
+		}
+		d = &aheadDir{window: aheadFirst}
+		a.dirs[ino] = d
+	}
+	return d
 }
 
 // openBlob opens the blob of ino, a file of the tree, and reads ahead when it
@@ -96,26 +114,28 @@ func (w *workspace) readAhead(ino uint64) {
 		w.mu.RUnlock()
 		return
 	}
-	parent, name := n.parent.ino, n.name
+	parent, name, over := n.parent.ino, n.name, n.parent.parent
 	w.mu.RUnlock()
 
 	a := &w.ahead
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	d := a.dirs[parent]
-	if d == nil {
-		if a.dirs == nil || len(a.dirs) >= aheadDirs {
-			a.dirs = map[uint64]*aheadDir{}
-		}
-		d = &aheadDir{window: aheadFirst}
-		a.dirs[parent] = d
-	}
+	d := a.dir(parent)
 	if d.busy {
 		return
 	}
 	window := d.window
+	if over != nil && !d.waited {
+		window = a.stream(d, over.ino)
+	}
+	d.waited = true
+	onwards := d.onwards
 	d.busy = w.aheadWorker.post(func() {
-		w.blobs.fetchMany(w.siblings(parent, name, window))
+		all := w.siblings(parent, name, window)
+		if onwards && len(all) < window {
+			all = append(all, w.following(parent, window-len(all), memoryBytes/8)...)
+		}
+		w.blobs.fetchMany(all)
 		a.mu.Lock()
 		d.busy, d.window = false, min(window*8, aheadMost)
 		a.mu.Unlock()
@@ -152,7 +172,7 @@ func (w *workspace) siblings(parent uint64, name string, most int) []wanted {
 				break
 			}
 			n := e.n
-			if n == nil || n.kind() != syscall.S_IFREG || n.flags&lower == 0 || n.data != noData || n.converts() || n.size <= 0 || n.size > aheadLarge {
+			if _, ok := w.aheadNode(n); !ok {
 				continue
 			}
 			item := wanted{w.t.oidString(&n.oid), n.size}

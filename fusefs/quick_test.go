@@ -23,9 +23,14 @@ type quickRig struct {
 
 func newQuickRig(t testing.TB) *quickRig {
 	t.Helper()
+	return newQuickRigOf(t, map[string]string{"dir/lower": "some content"})
+}
+
+func newQuickRigOf(t testing.TB, files map[string]string) *quickRig {
+	t.Helper()
 	repo := t.TempDir()
 	git(t, repo, "init", "-q")
-	writeFiles(t, repo, map[string]string{"dir/lower": "some content"})
+	writeFiles(t, repo, files)
 	git(t, repo, "add", "-A")
 	git(t, repo, "commit", "-q", "-m", "base")
 	tree := git(t, repo, "rev-parse", "HEAD^{tree}")

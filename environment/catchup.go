@@ -20,6 +20,14 @@ import (
 // the user's has locked.
 const lockPatience = 2 * time.Second
 
+// quietFor is for how long no commit must come before the indexes are written,
+// unless somebody waits for them: who runs one command after another is not to
+// share the processors with that. quietMost bounds it.
+const (
+	quietFor  = 60 * time.Millisecond
+	quietMost = time.Second
+)
+
 // catchUp is what an Env knows of its indexes.
 type catchUp struct {
 	// work is held while one of them is written; before mu.
@@ -31,6 +39,8 @@ type catchUp struct {
 	target string        // what they are to stand for next; "" when they do, guarded by mu
 	done   chan struct{} // of the job; nil when there is none, guarded by mu
 	stop   func()        // the job, guarded by mu
+	newer  chan struct{} // of the job: another commit came; guarded by mu
+	hurry  chan struct{} // of the job: closed when somebody waits for it; guarded by mu, nil then
 	gaveUp bool          // readers wait no longer, guarded by mu
 	moving int           // commits that are about to move the branch, guarded by mu
 
@@ -134,11 +144,16 @@ func (v *Env) follow(tip string) {
 	c.target = tip
 	if c.done != nil {
 		c.gaveUp = false // the lock that it waits for may be gone by now
+		select {
+		case c.newer <- struct{}{}:
+		default:
+		}
 		return
 	}
 	ctx, stop := context.WithCancel(v.e.life)
 	done := make(chan struct{})
 	c.done, c.stop, c.gaveUp = done, stop, false
+	c.newer, c.hurry = make(chan struct{}, 1), make(chan struct{})
 	go func() {
 		defer stop()
 		v.catchUp(ctx)
@@ -150,7 +165,11 @@ func (v *Env) follow(tip string) {
 // catchUp works until there is nothing left to do, or ctx ends.
 func (v *Env) catchUp(ctx context.Context) {
 	c := &v.catch
+	c.mu.Lock()
+	newer, hurry := c.newer, c.hurry
+	c.mu.Unlock()
 	for {
+		v.quiet(ctx, newer, hurry)
 		c.mu.Lock()
 		target := c.target
 		c.target = ""
@@ -165,6 +184,45 @@ func (v *Env) catchUp(ctx context.Context) {
 			v.e.log.Warn("cannot update the indexes", "env", v.name, "err", err)
 		}
 		v.e.log.Debug("indexes", append([]any{"env", v.name}, took.parts...)...)
+	}
+}
+
+// quiet waits until no commit has come for a while, somebody waits for the
+// indexes, or ctx ends.
+func (v *Env) quiet(ctx context.Context, newer, hurry <-chan struct{}) {
+	ctx, cancel := context.WithTimeout(ctx, quietMost)
+	defer cancel()
+	c := &v.catch
+	c.holdMu.Lock()
+	holder := c.holder
+	c.holdMu.Unlock()
+	if holder != nil {
+		go func() {
+			defer cancel()
+			_ = holder.Awaited(ctx, v.fixed.ID) // whatever it says, there is nothing to wait for
+		}()
+	}
+	t := time.NewTimer(quietFor)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			return
+		case <-newer:
+			t.Reset(quietFor)
+		case <-hurry:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// hurryUp has a job that waits for quiet begin. mu is held.
+func (c *catchUp) hurryUp() {
+	if c.hurry != nil {
+		close(c.hurry)
+		c.hurry = nil
 	}
 }
 
@@ -223,6 +281,7 @@ func (v *Env) awaitIndexes(ctx context.Context) error {
 	c := &v.catch
 	c.mu.Lock()
 	done := c.done
+	c.hurryUp()
 	c.mu.Unlock()
 	if done == nil {
 		return nil

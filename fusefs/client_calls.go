@@ -74,6 +74,13 @@ func (c *Client) Hold(ctx context.Context, id string, on bool) error {
 	return err
 }
 
+// Awaited returns when somebody looks up the file .git of a mount while it is on
+// hold, or it is not on hold any more, or its time is over.
+func (c *Client) Awaited(ctx context.Context, id string) error {
+	_, err := c.call(ctx, &request{Op: opAwaited, Mount: id}, nil)
+	return err
+}
+
 // Serving returns nil while the kernel may ask for something of a mount, be it
 // that it is only in another mount namespace any more.
 func (c *Client) Serving(ctx context.Context, id string) error {

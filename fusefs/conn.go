@@ -33,6 +33,7 @@ const (
 	opHydrate
 	opNotices
 	opHold
+	opAwaited
 	opUsage
 	opQuota
 )

@@ -11,6 +11,10 @@ import (
 	"github.com/git-env/git-env/fusefs/layer"
 )
 
+// sealAfter is how long a frozen layer is not made durable, unless that is asked
+// for. A crash in that time finds a layer that is not marked as sealed.
+const sealAfter = 2 * time.Second
+
 // Frozen is what Client.Freeze did.
 type Frozen struct {
 	// Sealed is the layer that was the top and never changes any more.
@@ -73,7 +77,7 @@ func (w *workspace) freeze(newTop string) (Frozen, error) {
 		return Frozen{}, err
 	}
 	w.mu.Lock()
-	old, before, sealed := w.top(), w.sealed, make(chan struct{})
+	old, before, sealed, hurry := w.top(), w.sealed, make(chan struct{}), w.sealNow
 	id := old.Meta().ID
 	w.sealed = sealed
 	unused, _ := w.takeSpares()
@@ -84,10 +88,15 @@ func (w *workspace) freeze(newTop string) (Frozen, error) {
 	w.gate.Unlock()
 	pause := time.Since(begin)
 
-	// It is frozen now. Making that durable may take the disk a while.
+	// It is frozen now. Making that durable may keep the disk busy for a while,
+	// and whoever froze it has more to do there: that goes first.
 	go func() {
 		defer close(sealed)
 		removeSpares(old, unused)
+		select {
+		case <-time.After(sealAfter):
+		case <-hurry:
+		}
 		<-before
 		err := old.Seal()
 		if cerr := old.Close(); err == nil {

@@ -1,6 +1,9 @@
 package fusefs
 
-import "time"
+import (
+	"sync"
+	"time"
+)
 
 // Git on the host finds an environment's git directory through the file .git of
 // the mount. While the daemon brings the index over there up to date, whoever
@@ -14,15 +17,17 @@ const holdLimit = 10 * time.Second
 
 // holding is a time in which the file .git is not to be had.
 type holding struct {
-	until time.Time
-	ended chan struct{} // closed at the end
+	until  time.Time
+	ended  chan struct{} // closed at the end
+	wanted chan struct{} // closed when somebody waits for that
+	once   sync.Once
 }
 
 // hold begins or ends such a time.
 func (w *workspace) hold(on bool) {
 	var next *holding
 	if on {
-		next = &holding{until: time.Now().Add(holdLimit), ended: make(chan struct{})}
+		next = &holding{until: time.Now().Add(holdLimit), ended: make(chan struct{}), wanted: make(chan struct{})}
 	}
 	if old := w.holding.Swap(next); old != nil {
 		close(old.ended)
@@ -41,6 +46,7 @@ func (w *workspace) awaitRelease(cancel <-chan struct{}) {
 	t := time.NewTimer(time.Until(h.until))
 	defer t.Stop()
 	for ; h != nil; h = w.holding.Load() { // perhaps it is held anew
+		h.once.Do(func() { close(h.wanted) })
 		select {
 		case <-h.ended:
 		case <-t.C:
@@ -48,5 +54,20 @@ func (w *workspace) awaitRelease(cancel <-chan struct{}) {
 		case <-cancel:
 			return
 		}
+	}
+}
+
+// awaited waits until somebody waits for the file .git, or need not.
+func (w *workspace) awaited() {
+	h := w.holding.Load()
+	if h == nil {
+		return
+	}
+	t := time.NewTimer(time.Until(h.until))
+	defer t.Stop()
+	select {
+	case <-h.wanted:
+	case <-h.ended:
+	case <-t.C:
 	}
 }

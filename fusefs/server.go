@@ -209,6 +209,8 @@ func (s *server) handle(ctx context.Context, req *request, fd int) *response {
 		resp.Frozen, err = m.w.freeze(req.NewTop)
 	case opStack:
 		resp.Stack = m.w.stack()
+	case opAwaited:
+		m.w.awaited()
 	case opHold:
 		m.w.hold(req.Held)
 	case opSync:

@@ -72,6 +72,7 @@ type workspace struct {
 
 	freezeMu sync.Mutex    // one freeze at a time; before gate
 	sealed   chan struct{} // guarded by mu: closed when the layers under the top are durable
+	sealNow  chan struct{} // guarded by mu: closed when somebody waits for that
 }
 
 // shared is what all workspaces of a file server use together.
@@ -114,7 +115,7 @@ func newWorkspace(ctx context.Context, spec MountSpec, sh *shared) (*workspace, 
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), spec: spec, layerDir: sh.layerDir,
 		objs: sh.objs, blobs: sh.blobs, conv: sh.conv.of(spec.Tree), fds: sh.fds, log: sh.log, repairs: repairs, aheadWorker: sh.aheadWorker,
 		t: t, layers: layers, barrier: t.seq,
-		dev: channel{fd: -1}, pruning: pruning{limit: sh.nodeLimit}, spares: newSpares(), loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{}, sealed: make(chan struct{}),
+		dev: channel{fd: -1}, pruning: pruning{limit: sh.nodeLimit}, spares: newSpares(), loads: map[uint64]*fetch{}, unsynced: map[uint64]struct{}{}, sealed: make(chan struct{}), sealNow: make(chan struct{}),
 	}
 	close(w.sealed)
 	if w.io() {
@@ -166,6 +167,7 @@ func (w *workspace) sweep() {
 // close releases everything; the mount is gone.
 func (w *workspace) close() {
 	w.dev.close()
+	w.hold(false)
 	w.conv.end()
 	w.spares.close()
 	w.awaitSealed()
@@ -181,9 +183,11 @@ func (w *workspace) close() {
 
 // awaitSealed waits until everything that was frozen is durable.
 func (w *workspace) awaitSealed() {
-	w.mu.RLock()
-	sealed := w.sealed
-	w.mu.RUnlock()
+	w.mu.Lock()
+	sealed, now := w.sealed, w.sealNow
+	w.sealNow = make(chan struct{})
+	w.mu.Unlock()
+	close(now)
 	<-sealed
 }
 

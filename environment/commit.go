@@ -186,7 +186,7 @@ func (v *Env) rules(ctx context.Context, maxSize int64) (string, error) {
 // settings are read when they are needed: they are cheap beside a commit, and a
 // user who changes one expects it to count at once.
 func (v *Env) settings(ctx context.Context) (Settings, error) {
-	return v.e.store.readSettings(ctx, v.st.Base)
+	return v.e.store.settingsOf(ctx, v.st)
 }
 
 // store writes the blobs of a change set and returns the edits of the tree.

@@ -51,14 +51,14 @@ func (e *Engine) Create(ctx context.Context, p api.Create, rep Reporter) (*api.C
 	if err != nil {
 		return nil, err
 	}
-	set, err := e.store.readSettings(ctx, base)
+	set, err := e.store.settingsFor(ctx, base, p)
 	if err != nil {
 		return nil, err
 	}
 	if len(set.Unsupported) > 0 {
 		rep.Warn(fmt.Sprintf("not acted on by this version: %s", strings.Join(set.Unsupported, ", ")))
 	}
-	img, err := e.resolveImage(ctx, p.Image, set.Image, rep)
+	img, err := e.resolveImage(ctx, set.Image, rep)
 	if err != nil {
 		return nil, err
 	}
@@ -239,11 +239,7 @@ func (e *Engine) treeOf(ctx context.Context, commit string) (string, error) {
 
 // resolveImage makes sure of the image before anything else is made. The host
 // image is always there and starts nothing.
-func (e *Engine) resolveImage(ctx context.Context, asked, configured string, rep Reporter) (ImageRef, error) {
-	ref := asked
-	if ref == "" {
-		ref = configured
-	}
+func (e *Engine) resolveImage(ctx context.Context, ref string, rep Reporter) (ImageRef, error) {
 	if ref == "host" {
 		return ImageRef{Ref: ref}, nil
 	}
@@ -273,6 +269,7 @@ func (e *Engine) newState(ctx context.Context, name, base string, set Settings) 
 		Base: base, Origin: base, First: base, LowerTime: t,
 		Layers: []string{notes.NewID(at)}, RootFS: notes.NewID(at),
 		Profile:   set.Profile,
+		Config:    set.kept,
 		Workspace: e.store.WorkspaceDir(name, set.WorkspaceDir, DataHome()),
 	}
 	return st, nil
@@ -386,7 +383,7 @@ func (e *Engine) checkBranchFree(ctx context.Context, name string) error {
 // stateLine is the environment's line in the state notes.
 func stateLine(st *State) ([]byte, error) {
 	s := notes.State{V: 1, Env: st.Name, Updated: now(), Base: st.Base, Parent: st.Parent, Title: st.Title,
-		Config: map[string]any{}, RootFS: map[string]any{}}
+		Config: st.Config.noted(), RootFS: map[string]any{}}
 	s.Image.Ref, s.Image.Digest = st.Image.Ref, st.Image.Digest
 	if len(st.Paths) > 0 {
 		s.Config["paths"] = st.Paths

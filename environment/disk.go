@@ -19,9 +19,9 @@ func (v *Env) limitBeside(ctx context.Context) func() (int64, error) {
 		limit int64
 		err   error
 	}
-	base, done := v.st.Base, make(chan answer, 1)
+	st, done := v.st, make(chan answer, 1)
 	go func() {
-		set, err := v.e.store.readSettings(ctx, base)
+		set, err := v.e.store.settingsOf(ctx, st)
 		done <- answer{set.Disk, err}
 	}()
 	return func() (int64, error) {
@@ -57,7 +57,7 @@ func (v *Env) renewLimit(ctx context.Context) error {
 // DiskUse tells how many bytes the workspace of an environment that is not mounted
 // keeps on the disk, and how many it may; zeros where there is no limit.
 func (s *Store) DiskUse(ctx context.Context, st *State) (used, limit int64, err error) {
-	set, err := s.readSettings(ctx, st.Base)
+	set, err := s.settingsOf(ctx, st)
 	if err != nil || set.Disk == 0 {
 		return 0, 0, err
 	}

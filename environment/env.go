@@ -445,7 +445,7 @@ func (v *Env) specBeside(ctx context.Context) *coming {
 }
 
 func (v *Env) spec(ctx context.Context) (runtime.Spec, error) {
-	set, err := v.e.store.readSettings(ctx, v.st.Base)
+	set, err := v.settings(ctx)
 	if err != nil {
 		return runtime.Spec{}, err
 	}

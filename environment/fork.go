@@ -115,7 +115,7 @@ func (e *Engine) branchOff(ctx context.Context, src *Env, name string, p api.For
 	if err != nil {
 		return nil, 0, err
 	}
-	set, err := e.store.readSettings(ctx, src.st.Base)
+	set, err := src.settings(ctx)
 	if err != nil {
 		return nil, 0, err
 	}

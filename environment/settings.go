@@ -3,8 +3,10 @@ package environment
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
+	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/fusefs"
 	"github.com/git-env/git-env/internal/settings"
 )
@@ -56,7 +58,8 @@ type Settings struct {
 	// with the user's consent.
 	Asks []settings.Ask
 
-	values *settings.Values
+	// kept is what they were made of.
+	kept *Kept
 }
 
 // Service is a service that runs beside an environment.
@@ -76,31 +79,34 @@ type Service struct {
 	CPUs           float64
 }
 
-// readSettings reads the settings that hold for an environment started from
-// commit ("" reads git config alone).
-func (s *Store) readSettings(ctx context.Context, commit string) (Settings, error) {
-	var entries []settings.Entry
-	if commit != "" {
-		var err error
-		if entries, _, err = settings.ReadProject(ctx, s.Git, s.Reader, commit); err != nil {
-			return Settings{}, settingsError(err)
-		}
+// settingsFor reads the settings of an environment that is to be made from a
+// commit.
+func (s *Store) settingsFor(ctx context.Context, commit string, p api.Create) (Settings, error) {
+	flags := p.Config
+	if p.Image != "" {
+		flags = append(flags[:len(flags):len(flags)], settings.Flag("env.image", p.Image))
 	}
-	return s.withConfig(ctx, entries, nil)
+	return s.readSettings(ctx, commit, flags...)
 }
 
-// withConfig puts what git config says on top of what a project says, and flags
-// on top of that.
-func (s *Store) withConfig(ctx context.Context, project, flags []settings.Entry) (Settings, error) {
+// readSettings reads what a commit ("" for none), git config and flags say.
+func (s *Store) readSettings(ctx context.Context, commit string, flags ...settings.Entry) (Settings, error) {
+	project, err := s.projectEntries(ctx, commit)
+	if err != nil {
+		return Settings{}, err
+	}
 	config, err := settings.ReadConfig(ctx, s.Git)
 	if err != nil {
 		return Settings{}, err
 	}
-	values, err := settings.Merge(append(append(project[:len(project):len(project)], config...), flags...))
+	entries := slices.Concat(project, config, flags)
+	m, err := settings.Merge(entries)
 	if err != nil {
 		return Settings{}, settingsError(err)
 	}
-	return newSettings(values), nil
+	set := newSettings(m)
+	set.kept = &Kept{entries}
+	return set, nil
 }
 
 // settingsError makes a mistake in a setting one of usage.
@@ -109,7 +115,7 @@ func settingsError(err error) error {
 	if errors.As(err, &bad) {
 		return Errorf(ExitUsage, "%w", err)
 	}
-	return err
+	return err // nil too
 }
 
 func newSettings(m *settings.Values) Settings {
@@ -130,7 +136,7 @@ func newSettings(m *settings.Values) Settings {
 		Uring: settings.Env[bool](m, "fuseUring"), OutputLimit: settings.Env[int64](m, "outputLimit"),
 		BlobCache: settings.Env[int64](m, "blobCache"),
 
-		Unsupported: m.Pending(), Asks: m.Asks(), values: m,
+		Unsupported: m.Pending(), Asks: m.Asks(),
 	}
 	if len(m.Of("pids")) > 0 {
 		set.Pids = settings.Env[int64](m, "pids")

@@ -42,7 +42,7 @@ func TestSettings(t *testing.T) {
 	if len(set.Asks) != 1 || set.Asks[0].Line != 9 || len(set.Unsupported) != 12 {
 		t.Errorf("%+v\n%q", set.Asks, set.Unsupported)
 	}
-	set.Unsupported, set.Asks, set.values = nil, nil, nil
+	set.Unsupported, set.Asks, set.kept = nil, nil, nil
 	want := Settings{Image: "b:2", Workdir: "/w", Setup: []string{`echo "a; b" # c`}, Vars: []string{"A=1", "B=2"},
 		Memory: 4 << 30, CPUs: 1.5, Network: "host", Allow: []settings.HostPort{{Host: "example.com", Port: 443}},
 		Ports: []settings.Port{{Host: 8080, Inside: 3000}}, Isolation: "auto", MaxFileSize: 100 << 20,

@@ -80,6 +80,8 @@ type State struct {
 	// RootFSReady that it was made.
 	RootFS string   `json:"rootfs"`
 	Image  ImageRef `json:"image"`
+	// Config is what it was made with; nil from a version that did not keep it.
+	Config *Kept `json:"config,omitempty"`
 	// Workspace is where the branch is mounted on the host, Worktree the name of
 	// its registration below $GIT_COMMON_DIR/worktrees.
 	Workspace string `json:"workspace"`

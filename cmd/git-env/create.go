@@ -66,6 +66,9 @@ func (c *createCmd) Run(a *app) error {
 	if p.Paths, err = a.fromTop(c.Paths); err != nil {
 		return err
 	}
+	if p.Config, err = a.commandConfig(ctx); err != nil {
+		return err
+	}
 	check, cancel := c.look(ctx, a)
 	defer cancel()
 	var made api.Created

@@ -31,6 +31,7 @@ type grammar struct {
 	Fork     forkCmd     `cmd:"" help:"Copy an environment with everything in it."`
 	Layer    layerCmd    `cmd:"" help:"List the layers of workspaces, or export one."`
 	Delete   deleteCmd   `cmd:"" help:"Delete environments."`
+	Config   configCmd   `cmd:"" help:"Read and change the settings of environments."`
 	Daemon   daemonCmd   `cmd:"" help:"Show or stop this repository's daemon."`
 	Doctor   doctorCmd   `cmd:"" help:"Check what this machine needs for environments."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`
@@ -113,6 +114,9 @@ func emptyValue(ctx *kong.Context) error {
 		case value != nil:
 			name = "<" + value.Name + ">"
 		default:
+			continue
+		}
+		if value.Tag.Has("maybeempty") {
 			continue
 		}
 		given := value.Target.Interface()

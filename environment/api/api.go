@@ -1,6 +1,10 @@
 package api
 
-import "time"
+import (
+	"time"
+
+	"github.com/git-env/git-env/internal/settings"
+)
 
 // Methods of the daemon.
 const (
@@ -42,6 +46,8 @@ type Create struct {
 	// Image is an OCI reference or "host"; empty takes the configured one.
 	Image string `json:"image,omitempty"`
 	Title string `json:"title,omitempty"`
+	// Config holds settings that were given with the command: 'git -c env.x=y'.
+	Config []settings.Entry `json:"config,omitempty"`
 	// DirtyTree is the tree of the user's uncommitted work, to become the first
 	// commit of the environment; empty for none.
 	DirtyTree string `json:"dirty_tree,omitempty"`

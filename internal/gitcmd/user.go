@@ -62,3 +62,11 @@ func (r *Repo) Environ(environ []string) []string {
 	}
 	return out
 }
+
+// UserOutput runs git as UserCommand does, to its end, and returns its standard
+// output. A failure is a *Error.
+func UserOutput(ctx context.Context, environ []string, dir string, args ...string) ([]byte, error) {
+	cmd := UserCommand(ctx, environ, dir, args...)
+	cmd.Env = append(cmd.Env, "LC_ALL=C", "LANGUAGE=")
+	return output(ctx, cmd, args)
+}

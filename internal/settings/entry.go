@@ -57,8 +57,16 @@ func (e Entry) where() string {
 	case Config:
 		return strings.TrimPrefix(e.Origin, "file:")
 	}
-	return "command line"
+	return e.Origin
 }
+
+// Flag is an entry of the command line.
+func Flag(key, value string) Entry {
+	return Entry{Key: strings.ToLower(key), Value: value, Scope: Command, Origin: CommandLine}
+}
+
+// CommandLine is the origin of flags.
+const CommandLine = "command line"
 
 // Error is a mistake in a setting. Its text begins with the file and the line.
 type Error struct{ msg string }
@@ -67,7 +75,11 @@ type Error struct{ msg string }
 func (e *Error) Error() string { return e.msg }
 
 func (e Entry) errorf(format string, args ...any) error {
-	return &Error{e.where() + ": " + fmt.Errorf(format, args...).Error()}
+	msg := fmt.Errorf(format, args...).Error()
+	if at := e.where(); at != "" {
+		msg = at + ": " + msg
+	}
+	return &Error{msg}
 }
 
 // ReadProject lists what the project's file of a commit says; nothing when there
@@ -146,8 +158,11 @@ func lines(entries []Entry, file []byte) {
 // ConfigArgs are the arguments of a git that lists what git config says of
 // settings; it exits with 1 when that is nothing.
 func ConfigArgs() []string {
-	return []string{"config", "-z", "--show-origin", "--get-regexp", `^(env|service\..*)\.`}
+	return []string{"config", "-z", "--show-origin", "--get-regexp", configPattern}
 }
+
+// configPattern finds settings among all that git config says.
+const configPattern = `^(env|service\..*)\.`
 
 // ReadConfig lists what git config says.
 func ReadConfig(ctx context.Context, g *gitcmd.Git) ([]Entry, error) {
@@ -176,8 +191,8 @@ func parseList(out []byte, origins bool, scope Scope) []Entry {
 				break
 			}
 			i++
-			if e.Origin == "command line:" {
-				e.Scope = Command
+			if e.Origin == CommandLine+":" {
+				e.Scope, e.Origin = Command, CommandLine
 			}
 		}
 		key, value, valued := strings.Cut(string(items[i]), "\n")

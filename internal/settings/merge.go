@@ -18,6 +18,14 @@ type Value struct {
 // Name is the key as people write it.
 func (v Value) Name() string { return v.Setting.named(v.Service) }
 
+// Text is the value as one writes it.
+func (v Value) Text() string {
+	if v.Bare {
+		return "true"
+	}
+	return v.Value
+}
+
 // Values are the settings in effect, in the order in which they came up.
 type Values struct {
 	keys []Key
@@ -41,6 +49,9 @@ func check(keys []Key, e Entry) (Value, error) {
 		}
 	case k.Host && e.Scope == Project:
 		return v, e.errorf("%s concerns this machine; a project cannot set it, 'git config' can", k.Name)
+	}
+	if k.Daemon && e.Scope == Command {
+		return v, e.errorf("%s is read when the daemon starts; it cannot be set for one command", k.Name)
 	}
 	if e.Bare && !k.Kind.bare {
 		return v, e.errorf("%s has no value", v.Name())
@@ -122,6 +133,30 @@ func (m *Values) checkServices() error {
 		}
 	}
 	return nil
+}
+
+// Shown returns what is set and the defaults of what is not, in the order of the
+// schema; services follow in the order in which they came up.
+func (m *Values) Shown() []Value {
+	var out []Value
+	for _, k := range m.keys {
+		if strings.HasPrefix(k.Name, "service.") {
+			continue
+		}
+		found := m.find(k.Name, "")
+		if len(found) == 0 && k.Default != "" {
+			found = []Value{{Setting: k, Entry: Entry{Key: strings.ToLower(k.Name), Value: k.Default, Scope: Default, Origin: string(Default)}}}
+		}
+		out = append(out, found...)
+	}
+	for _, s := range m.Services() {
+		for _, k := range m.keys {
+			if strings.HasPrefix(k.Name, "service.") {
+				out = append(out, m.find(k.Name, s)...)
+			}
+		}
+	}
+	return out
 }
 
 // All returns what is set, in the order in which it came up.
@@ -209,14 +244,25 @@ type Ask struct {
 	Why string
 }
 
+// Project returns what of it a project's file can say.
+func (m *Values) Project() []Value {
+	return slices.DeleteFunc(m.Shown(), func(v Value) bool { return v.Setting.Host || v.Scope == Default })
+}
+
+// Asks tells what a value asks of this machine; "" when that is nothing, or when
+// the user has said it himself.
+func (v Value) Asks() string {
+	if v.Scope != Project || v.Setting.Trust == nil || v.Parsed == nil {
+		return ""
+	}
+	return v.Setting.Trust(v.Parsed)
+}
+
 // Asks lists what takes effect only with the user's consent.
 func (m *Values) Asks() []Ask {
 	var out []Ask
 	for _, v := range m.list {
-		if v.Scope != Project || v.Setting.Trust == nil {
-			continue
-		}
-		if why := v.Setting.Trust(v.Parsed); why != "" {
+		if why := v.Asks(); why != "" {
 			out = append(out, Ask{v, why})
 		}
 	}

@@ -17,9 +17,14 @@ type Key struct {
 	Default string
 	// Host marks what concerns this machine: a project's file cannot set it.
 	Host bool
+	// Daemon marks what the daemon reads when it starts, so that it cannot be set for
+	// one command.
+	Daemon bool
 	// Trust tells why a value of the project's file needs the user's consent; ""
 	// when it does not. Nil never asks.
 	Trust func(value any) string
+	// TrustFor says for people which values these are.
+	TrustFor string
 	// Pending marks a setting that is checked, but that no code acts on yet: an
 	// environment that has it says so when it is made. Whoever makes it work takes
 	// the mark away.
@@ -53,11 +58,11 @@ func environmentKeys() []Key {
 			About: "a line of shell that prepares the workspace when an environment is new, such as fetching dependencies"},
 		{Name: "env.var", Kind: variable(), Multi: true, Personal: true,
 			About: "`NAME=value` in the environment of every command"},
-		{Name: "env.secret", Kind: secret(), Multi: true, Personal: true, Trust: trustSecret, Pending: true,
+		{Name: "env.secret", Kind: secret(), Multi: true, Personal: true, Trust: trustSecret, TrustFor: "all but `env://`", Pending: true,
 			About: "`NAME=<where>`: a value that is never recorded, from `env://VARIABLE`, `file://path`, `cmd://line`, `op://…` or `vault://…`"},
 		{Name: "env.cache", Kind: volume(), Multi: true, Pending: true,
 			About: "a directory inside that all environments share; `name:/path` gives it a name of its own"},
-		{Name: "env.mount", Kind: mount(), Multi: true, Personal: true, Trust: trustAlways("shows a directory of this machine"), Pending: true,
+		{Name: "env.mount", Kind: mount(), Multi: true, Personal: true, Trust: trustAlways("shows a part of this machine's files"), TrustFor: "always", Pending: true,
 			About: "`source:target`: a file or directory of this machine, read-only unless `:rw` follows"},
 		{Name: "env.memory", Kind: limit(), Default: "unlimited", Pending: true,
 			About: "memory that everything in the environment may use together"},
@@ -69,13 +74,13 @@ func environmentKeys() []Key {
 			About: "what the workspace may keep on the disk"},
 		{Name: "env.timeout", Kind: offOr(duration(0)), Default: "off", Pending: true,
 			About: "how long a command may run, unless `run --timeout` says"},
-		{Name: "env.network", Kind: choice("none", "full", "host", "allow"), Default: "full", Trust: trustHostNetwork, Pending: true,
+		{Name: "env.network", Kind: choice("none", "full", "host", "allow"), Default: "full", Trust: trustHostNetwork, TrustFor: "`host`", Pending: true,
 			About: "what commands reach: `full` everything but this machine, `allow` only what `env.allow` lists, `none` nothing, `host` this machine's own network"},
 		{Name: "env.allow", Kind: hostPort(), Multi: true, Pending: true,
 			About: "a host that may be reached with `env.network = allow`: `name`, `*.name`, an address or a block of addresses; a port may follow after a colon"},
 		{Name: "env.port", Kind: port(), Multi: true, Pending: true,
 			About: "a port inside to publish on this machine's loopback address; `8080:3000` asks for port 8080 there"},
-		{Name: "env.isolation", Kind: choice("auto", "userns", "basic"), Default: "auto", Trust: trustBasic, Pending: true,
+		{Name: "env.isolation", Kind: choice("auto", "userns", "basic"), Default: "auto", Trust: trustBasic, TrustFor: "`basic`", Pending: true,
 			About: "how far root inside is from root of this machine: `userns` asks for a user namespace, `basic` does without, `auto` takes the best there is"},
 		{Name: "env.fsProfile", Kind: choice("meta", "io"), Default: "meta",
 			About: "what the workspace is to be good at: `meta` for many files, `io` for large ones"},
@@ -89,17 +94,17 @@ func machineKeys() []Key {
 	return []Key{
 		{Name: "env.workspaceDir", Kind: absolute(), Host: true,
 			About: "where workspaces are mounted, instead of `$XDG_DATA_HOME/git-env`"},
-		{Name: "env.containerd", Kind: socket(), Host: true,
+		{Name: "env.containerd", Kind: socket(), Host: true, Daemon: true,
 			About: "socket of an existing containerd, instead of a private one"},
-		{Name: "env.outputLimit", Kind: size(), Default: "256m", Host: true,
+		{Name: "env.outputLimit", Kind: size(), Default: "256m", Host: true, Daemon: true,
 			About: "whole outputs kept per environment; beyond it the oldest go, their records stay"},
-		{Name: "env.blobCache", Kind: limit(), Default: "10g", Host: true,
+		{Name: "env.blobCache", Kind: limit(), Default: "10g", Host: true, Daemon: true,
 			About: "content of files kept as plain files for all environments of the repository; beyond it what was used the longest ago goes, except what is open"},
-		{Name: "env.fuseUring", Kind: switched(), Default: "on", Host: true,
+		{Name: "env.fuseUring", Kind: switched(), Default: "on", Host: true, Daemon: true,
 			About: "let workspaces use FUSE over io_uring where the kernel has it"},
-		{Name: "env.watchdog", Kind: offOr(duration(shortestWatchdog)), Default: "30s", Host: true,
+		{Name: "env.watchdog", Kind: offOr(duration(shortestWatchdog)), Default: "30s", Host: true, Daemon: true,
 			About: "how long the file server may take to answer before it is taken to be stuck and ended; `off` lets everybody wait"},
-		{Name: "env.idleTimeout", Kind: duration(0), Default: "10m", Host: true,
+		{Name: "env.idleTimeout", Kind: duration(0), Default: "10m", Host: true, Daemon: true,
 			About: "an environment that nothing uses for this long is suspended; then the daemon leaves"},
 	}
 }
@@ -111,7 +116,7 @@ func serviceKeys() []Key {
 		{Name: "command", Kind: command(), About: "a line of shell to run instead of the image's own command"},
 		{Name: "port", Kind: port(), Multi: true, About: "a port that the service listens on"},
 		{Name: "var", Kind: variable(), Multi: true, Personal: true, About: "`NAME=value` in its environment"},
-		{Name: "secret", Kind: secret(), Multi: true, Personal: true, Trust: trustSecret, About: "like `env.secret`, for the service alone"},
+		{Name: "secret", Kind: secret(), Multi: true, Personal: true, Trust: trustSecret, TrustFor: "all but `env://`", About: "like `env.secret`, for the service alone"},
 		{Name: "volume", Kind: volume(), Multi: true, About: "a directory inside whose content stays and is forked with the environment"},
 		{Name: "health", Kind: command(), About: "a line of shell that succeeds inside when the service is ready"},
 		{Name: "healthInterval", Kind: duration(0), Default: "2s", About: "time between two of these checks"},

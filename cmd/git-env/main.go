@@ -32,7 +32,7 @@ func runHidden(args []string) (code int, hidden bool) {
 	}
 	switch {
 	case args[0] == "init":
-		return initproc.Main(), true
+		return initproc.Main(args[1:]), true
 	case args[0] == "fusefs":
 		return fusefs.ServerMain(context.Background(), args[1:]), true
 	case args[0] == "watchdog":

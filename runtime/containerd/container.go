@@ -24,6 +24,8 @@ type container struct {
 	cwd     string
 	user    string
 
+	rendezvous rendezvous // with the first process
+
 	done  chan runtime.Exit // yields one, then closed
 	ended chan struct{}     // closed when the container has ended
 
@@ -86,6 +88,7 @@ func (c *container) watch() {
 	}
 	close(c.ended)
 	c.done <- exit
+	c.rendezvous.close()
 	c.fd.close()
 }
 
@@ -100,6 +103,7 @@ func (c *container) release() {
 	for _, p := range execs {
 		p.abandon()
 	}
+	c.rendezvous.close()
 	c.fd.close()
 }
 

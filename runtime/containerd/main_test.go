@@ -17,8 +17,8 @@ import (
 
 // TestMain lets the test binary be the first process of containers.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == "init" {
-		os.Exit(initproc.Main())
+	if len(os.Args) > 1 && os.Args[1] == "init" {
+		os.Exit(initproc.Main(os.Args[2:]))
 	}
 	var err error
 	if shared, err = os.MkdirTemp("", testPrefix()); err != nil {

@@ -25,6 +25,9 @@ type Options struct {
 	// Exe is a statically linked binary that runs initproc.Main when called as
 	// `<Exe> init`; "" means the running one.
 	Exe string
+	// NoInitExec has containerd start the processes of new containers, as where
+	// the first process cannot.
+	NoInitExec bool
 	// Path is the PATH that the host image takes entries from; "" means $PATH.
 	Path string
 	// Log receives warnings, a line each; nil discards them.

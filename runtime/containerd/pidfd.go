@@ -48,6 +48,15 @@ func (p *pidfd) wait() bool {
 	return raw.Read(func(fd uintptr) bool { return readable(int(fd)) }) == nil
 }
 
+// waitFor waits for the end at most for a time.
+func (p *pidfd) waitFor(limit time.Duration) {
+	raw, err := p.f.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) { awaitPidfd(context.Background(), int(fd), limit) })
+}
+
 func (p *pidfd) signal(sig syscall.Signal) error {
 	raw, err := p.f.SyscallConn()
 	if err != nil {

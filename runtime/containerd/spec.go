@@ -43,7 +43,7 @@ func (b *Backend) ociSpec(ctx context.Context, spec *runtime.Spec, plan *mountPl
 		pids = defaultPidsLimit
 	}
 	opts := []oci.SpecOpts{
-		oci.WithProcessArgs(initPath, "init"),
+		oci.WithProcessArgs(b.initArgs()...),
 		oci.WithProcessCwd("/"),
 		oci.WithHostname(spec.Hostname),
 		oci.WithoutRunMount, // /run persists like everything else

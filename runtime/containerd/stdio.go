@@ -22,11 +22,11 @@ const (
 	inFlight = 512 << 10
 )
 
-// stdio is the three named pipes of an exec. Our ends are opened before the shim
-// opens its own, so that neither side waits; the names are removed as soon as
-// both have them open.
+// stdio is our ends of the pipes of an exec, or of its terminal. Pipes have names
+// when the shim is to open them: ours are opened before it opens its own, so that
+// neither side waits; the names are removed as soon as both have them open.
 type stdio struct {
-	stdin, stdout, stderr string // paths, "" when not connected
+	stdin, stdout, stderr string // paths, "" when not connected or nameless
 	in                    *os.File
 	out                   []*outStream
 	input                 io.Reader
@@ -109,12 +109,15 @@ func (s *stdio) start(closeInput func()) error {
 	if s.input == nil {
 		return nil // a terminal without input: stays open and silent
 	}
-	// Writing to a process that has gone must fail, so our own read end goes.
-	w, err := reopenForWriting(s.in)
-	if err != nil {
-		return err
+	if s.stdin != "" {
+		// Writing to a process that has gone must fail, so our own read end goes.
+		w, err := reopenForWriting(s.in)
+		if err != nil {
+			return err
+		}
+		s.in = w
 	}
-	s.in = w
+	w := s.in
 	go func() {
 		_, _ = io.Copy(fileWriter{w}, s.input)
 		_ = w.Close()

@@ -47,6 +47,7 @@ func starters() []starter {
 	return []starter{
 		{"internal/gitcmd", "the only package that runs git: one place scrubs the environment"},
 		{"runtime/containerd", "starts the private containerd; asks credential helpers for a registry's password"},
+		{"runtime/initproc", "is the first process of containers and starts their commands, inside"},
 		{"fusefs", "starts the file server, a process of its own because a server must not be a client of its own mount"},
 		{"environment/client", "starts the daemon when none is running"},
 		{"cmd/git-env", "runs the user's pager"},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +21,7 @@ type container struct {
 	id      string
 	pid     int
 	fd      *pidfd
+	shim    *pidfd // of its supervisor; nil when there was none any more
 	cgroup  cgroup
 	process specs.Process // what execs start from
 	cwd     string
@@ -59,7 +62,7 @@ func newContainer(b *Backend, id string, pid int, spec *specs.Spec, labels map[s
 		return nil, err
 	}
 	c := &container{
-		b: b, id: id, pid: pid, fd: fd, cgroup: group,
+		b: b, id: id, pid: pid, fd: fd, shim: shimOf(pid), cgroup: group,
 		process: *spec.Process, cwd: labels[labelCwd], user: labels[labelUser],
 		done: make(chan runtime.Exit, 1), ended: make(chan struct{}),
 		execs: make(map[string]*process),
@@ -88,8 +91,7 @@ func (c *container) watch() {
 	}
 	close(c.ended)
 	c.done <- exit
-	c.rendezvous.close()
-	c.fd.close()
+	c.closeHandles()
 }
 
 // release gives up the container without ending it.
@@ -103,9 +105,36 @@ func (c *container) release() {
 	for _, p := range execs {
 		p.abandon()
 	}
+	c.closeHandles()
+}
+
+func (c *container) closeHandles() {
 	c.rendezvous.close()
 	c.fd.close()
+	if c.shim != nil {
+		c.shim.close()
+	}
 }
+
+// shimOf returns a handle of the shim that supervises a container's first process,
+// nil when it has ended: the process has another parent then.
+func shimOf(pid int) *pidfd {
+	parent := parentOf(pid)
+	fd, err := openPidfd(parent)
+	if err != nil {
+		return nil
+	}
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", parent))
+	if err != nil || !strings.HasPrefix(string(name), "containerd-shim") || parentOf(pid) != parent {
+		fd.close()
+		return nil
+	}
+	return fd
+}
+
+// supervised reports whether its shim lives. When that has died, containerd is
+// about to kill the container.
+func (c *container) supervised() bool { return c.shim != nil && c.shim.alive() }
 
 // ID implements runtime.Container.
 func (c *container) ID() string { return c.id }

@@ -93,6 +93,7 @@ func killDaemon(t testing.TB, b *Backend) {
 
 func TestDaemonKilled(t *testing.T) {
 	p := newPlace(t)
+	p.NoInitExec = true // so that an exec is a request to containerd
 	b := p.open(t)
 	c := hostContainer(t, b, "k")
 	out := &syncBuffer{}

@@ -42,6 +42,13 @@
 // the host could not read. The host's packages may be upgraded meanwhile: an
 // environment then sees new files below its own changes.
 //
+// # Execs
+//
+// The container's first process starts them (package initproc): an exec costs a
+// fork. Containerd does where that cannot be: the first process is not ours to
+// reach, or is of another version. Both are a supervisor to a process, and a test
+// runs one suite with either.
+//
 // # Isolation
 //
 // Own mount, pid, ipc, uts and cgroup namespaces, the usual capability set,

@@ -20,6 +20,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "init" {
 		os.Exit(initproc.Main(os.Args[2:]))
 	}
+	if len(os.Args) == 2 && os.Args[1] == "reach" {
+		os.Exit(reachInit())
+	}
 	var err error
 	if shared, err = os.MkdirTemp("", testPrefix()); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -32,6 +32,9 @@ type rendezvous struct {
 
 // get returns the socket, or errNoInit.
 func (r *rendezvous) get(ctx context.Context, c *container) (*os.File, error) {
+	if !c.supervised() {
+		return nil, errNoInit // containerd will tell
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.fd != nil {

@@ -3,7 +3,9 @@ package initproc
 import (
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -28,10 +30,12 @@ func Main(args []string) int {
 	}
 	// Hundreds of environments may be up at once: one small, quiet process each.
 	debug.SetMemoryLimit(8 << 20)
+	runtime.GOMAXPROCS(2)
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT)
 	children := &children{}
 	if serve {
+		keepThreads(6)
 		if s, err := newServer(children); err == nil {
 			go s.serve()
 		}
@@ -44,4 +48,21 @@ func Main(args []string) int {
 		children.reap()
 	}
 	return 0
+}
+
+// keepThreads makes threads ahead, which the Go runtime then keeps: when commands
+// have used up the container's limit of processes, the runtime could make none,
+// and would end this process and with it the container.
+func keepThreads(n int) {
+	var all, left sync.WaitGroup
+	all.Add(n)
+	for range n {
+		left.Go(func() {
+			runtime.LockOSThread() // for itself alone until all are there
+			defer runtime.UnlockOSThread()
+			all.Done()
+			all.Wait()
+		})
+	}
+	left.Wait()
 }

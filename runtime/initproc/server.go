@@ -43,6 +43,9 @@ func newServer(c *children) (*server, error) {
 func (s *server) serve() {
 	for {
 		conn, err := receiveOne(s.in)
+		if errors.Is(err, io.EOF) {
+			return // nobody has the other end any more
+		}
 		if err != nil {
 			time.Sleep(time.Millisecond) // for lack of descriptors or memory
 			continue
@@ -58,9 +61,12 @@ func receiveOne(fd int) (int, error) {
 	var data [8]byte
 	oob := make([]byte, unix.CmsgSpace(4*4))
 	for {
-		_, n, _, _, err := unix.Recvmsg(fd, data[:], oob, unix.MSG_CMSG_CLOEXEC)
+		size, n, _, _, err := unix.Recvmsg(fd, data[:], oob, unix.MSG_CMSG_CLOEXEC)
 		if errors.Is(err, unix.EINTR) {
 			continue
+		}
+		if err == nil && size == 0 && n == 0 {
+			err = io.EOF
 		}
 		if err != nil {
 			return -1, err

@@ -17,7 +17,7 @@ Only what is missing is installed, always from the distribution's own packages.
   --no-deps      install no packages; needs no root when DIR is yours
   --deps-only    install the packages and nothing else
   --test-deps    also install what the tests need (a static busybox, ps, chattr,
-                 python3, git-lfs, stress-ng)
+                 ip, python3, git-lfs, stress-ng)
   --bench-deps   also install what 'make bench-fs' compares with and runs
                  (fuse-overlayfs, ripgrep, sqlite3, npm)
   --uninstall    remove what this script put below DIR; packages and the state
@@ -161,6 +161,8 @@ package_of() {
     *:ps) printf 'procps\n' ;;
     pacman:python3) printf 'python\n' ;;
     *:chattr) printf 'e2fsprogs\n' ;;
+    dnf:ip) printf 'iproute\n' ;;
+    *:ip) printf 'iproute2\n' ;;
     *:mkfs.ext4) printf 'e2fsprogs\n' ;;
     *:rg) printf 'ripgrep\n' ;;
     apk:sqlite3 | dnf:sqlite3 | pacman:sqlite3) printf 'sqlite\n' ;;
@@ -227,7 +229,7 @@ missing_tools() {
     find_go >/dev/null || printf 'go\n'
     if [ $test_deps = yes ]; then
         have_static_busybox || printf 'busybox\n'
-        for tool in ps chattr python3 git-lfs stress-ng; do
+        for tool in ps chattr ip python3 git-lfs stress-ng; do
             have "$tool" || printf '%s\n' "$tool"
         done
     fi

@@ -219,7 +219,7 @@ func TestNone(t *testing.T) {
 	if c, err := dial(ns, "tcp", ln.Addr().String()); !errors.Is(err, syscall.ENETUNREACH) {
 		t.Errorf("connected to the world: %v %v", c, err)
 	}
-	if out := inside2(t, ns, "ip -o link"); strings.Count(out, "\n") != 1 {
+	if out := inNet(t, ns, "ip -o link"); strings.Count(out, "\n") != 1 {
 		t.Errorf("more than loopback is left: %s", out)
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside2 runs a command in a namespace and returns its output.
-func inside2(t testing.TB, ns *os.File, line string) string {
+// inNet runs a command in a namespace and returns its output.
+func inNet(t testing.TB, ns *os.File, line string) string {
 	t.Helper()
 	words := append([]string{"--net=" + fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.Fd())}, strings.Fields(line)...)
 	out, err := exec.Command("nsenter", words...).CombinedOutput()
@@ -156,12 +156,12 @@ func TestTakenOver(t *testing.T) {
 	go echo(ln)
 	first, ns := container(t, Rules{}, Options{})
 	old := mustDial(t, ns, "tcp", ln.Addr().String())
-	before := inside2(t, ns, "ip -o addr show "+device)
+	before := inNet(t, ns, "ip -o addr show "+device)
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
 	joinNetwork(t, ns, Rules{}, Options{})
-	if after := inside2(t, ns, "ip -o addr show "+device); after != before {
+	if after := inNet(t, ns, "ip -o addr show "+device); after != before {
 		t.Errorf("the device was\n%sand is\n%s", before, after)
 	}
 	if got, err := io.ReadAll(old); !errors.Is(err, syscall.ECONNRESET) {

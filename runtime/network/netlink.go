@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -90,13 +89,18 @@ func attribute(b []byte, kind uint16, value []byte) []byte {
 	return b
 }
 
-func bytesOf[T any](v *T) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
+// message is the fixed part of a request, as the kernel has it.
+func message(v any) []byte {
+	b, err := binary.Append(nil, binary.NativeEndian, v)
+	if err != nil {
+		panic(err) // a type without a size
+	}
+	return b
 }
 
 // up sets an interface up, with an MTU unless it is 0.
 func (n *rtnetlink) up(index, mtu int) error {
-	body := append([]byte(nil), bytesOf(&unix.IfInfomsg{Index: int32(index), Flags: unix.IFF_UP, Change: unix.IFF_UP})...)
+	body := message(&unix.IfInfomsg{Index: int32(index), Flags: unix.IFF_UP, Change: unix.IFF_UP})
 	if mtu > 0 {
 		body = attribute(body, unix.IFLA_MTU, binary.NativeEndian.AppendUint32(nil, uint32(mtu)))
 	}
@@ -107,7 +111,7 @@ func (n *rtnetlink) up(index, mtu int) error {
 func (n *rtnetlink) noLinkLocal(index int) error {
 	const inet6AddrGenMode, none = 8, 1 // IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE
 	family := attribute(nil, unix.AF_INET6, attribute(nil, inet6AddrGenMode, []byte{none}))
-	body := append([]byte(nil), bytesOf(&unix.IfInfomsg{Index: int32(index)})...)
+	body := message(&unix.IfInfomsg{Index: int32(index)})
 	return n.do(unix.RTM_NEWLINK, 0, attribute(body, unix.IFLA_AF_SPEC, family))
 }
 
@@ -117,7 +121,7 @@ func (n *rtnetlink) address(index int, addr netip.Prefix) error {
 	if addr.Addr().Is6() {
 		m.Flags = unix.IFA_F_NODAD // nobody else is there
 	}
-	body := append([]byte(nil), bytesOf(&m)...)
+	body := message(&m)
 	body = attribute(body, unix.IFA_LOCAL, addr.Addr().AsSlice())
 	body = attribute(body, unix.IFA_ADDRESS, addr.Addr().AsSlice())
 	err := n.do(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, body)
@@ -131,7 +135,7 @@ func (n *rtnetlink) address(index int, addr netip.Prefix) error {
 func (n *rtnetlink) defaultRoute(index int, gateway netip.Addr) error {
 	m := unix.RtMsg{Family: family(gateway), Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_STATIC,
 		Scope: unix.RT_SCOPE_UNIVERSE, Type: unix.RTN_UNICAST}
-	body := append([]byte(nil), bytesOf(&m)...)
+	body := message(&m)
 	body = attribute(body, unix.RTA_GATEWAY, gateway.AsSlice())
 	body = attribute(body, unix.RTA_OIF, binary.NativeEndian.AppendUint32(nil, uint32(index)))
 	err := n.do(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, body)
@@ -145,7 +149,7 @@ func (n *rtnetlink) defaultRoute(index int, gateway netip.Addr) error {
 // one of the host's own.
 func (n *rtnetlink) routeType(addr netip.Addr) (uint8, error) {
 	m := unix.RtMsg{Family: family(addr), Dst_len: uint8(addr.BitLen())}
-	body := append([]byte(nil), bytesOf(&m)...)
+	body := message(&m)
 	body = attribute(body, unix.RTA_DST, addr.AsSlice())
 	data, err := n.ask(unix.RTM_GETROUTE, 0, body)
 	if err != nil {

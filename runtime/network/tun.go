@@ -145,5 +145,5 @@ func removeDevice() error {
 	}
 	defer nl.close()
 	m := unix.IfInfomsg{Index: int32(index)}
-	return nl.do(unix.RTM_DELLINK, 0, bytesOf(&m))
+	return nl.do(unix.RTM_DELLINK, 0, message(&m))
 }

@@ -34,6 +34,7 @@ type Env struct {
 	disk    int64             // the limit that the workspace was mounted with, 0 for none; guarded by mu
 	hidden  *fusefs.Cone      // what a sparse environment hides, once it was asked for; guarded by mu
 	ctr     runtime.Container // guarded by mu; nil when stopped
+	timeout time.Duration     // of a command, guarded by mu; 0 for none
 	workdir string            // of the container, guarded by mu
 	// outputSizes are the bytes of the outputs that are kept, by blob, guarded by mu.
 	outputSizes map[string]int64
@@ -383,7 +384,7 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 	}
 	took.lap("git")
 	spec.Image = img
-	v.workdir = spec.Cwd
+	v.workdir, v.timeout = spec.Cwd, spec.timeout
 	v.ctr, err = b.Start(ctx, spec.Spec)
 	if err != nil {
 		return capability(fmt.Errorf("cannot start the container: %w", err))
@@ -427,8 +428,9 @@ func (v *Env) containerID() string { return "git-env-" + strings.ToLower(v.st.ID
 // coming is a specification that is being made.
 type coming struct {
 	runtime.Spec
-	err  error
-	done chan struct{}
+	timeout time.Duration // of a command; 0 for none
+	err     error
+	done    chan struct{}
 }
 
 func (c *coming) wait() { <-c.done }
@@ -439,28 +441,29 @@ func (v *Env) specBeside(ctx context.Context) *coming {
 	c := &coming{done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
-		c.Spec, c.err = v.spec(ctx)
+		c.Spec, c.timeout, c.err = v.spec(ctx)
 	}()
 	return c
 }
 
-func (v *Env) spec(ctx context.Context) (runtime.Spec, error) {
+func (v *Env) spec(ctx context.Context) (_ runtime.Spec, timeout time.Duration, _ error) {
 	set, err := v.settings(ctx)
 	if err != nil {
-		return runtime.Spec{}, err
+		return runtime.Spec{}, 0, err
 	}
 	mounts, err := v.gitMounts(ctx)
 	if err != nil {
-		return runtime.Spec{}, err
+		return runtime.Spec{}, 0, err
 	}
 	return runtime.Spec{
 		ID: v.containerID(), RootFS: v.st.RootFS,
-		Mounts:   append([]runtime.Mount{{Source: v.st.Workspace, Target: "/workspace"}}, mounts...),
-		Env:      append([]string{"GIT_ENV=" + v.st.Name}, set.Vars...),
-		Cwd:      set.Workdir,
-		Hostname: hostname(v.st.Name),
-		Labels:   map[string]string{repoLabel: v.e.store.Key(), "io.git-env.environment": v.st.Name},
-	}, nil
+		Mounts:      append([]runtime.Mount{{Source: v.st.Workspace, Target: "/workspace"}}, mounts...),
+		Env:         append([]string{"GIT_ENV=" + v.st.Name}, set.Vars...),
+		Cwd:         set.Workdir,
+		Hostname:    hostname(v.st.Name),
+		Labels:      map[string]string{repoLabel: v.e.store.Key(), "io.git-env.environment": v.st.Name},
+		MemoryBytes: set.Memory, CPUs: set.CPUs, PidsLimit: set.runtimePids(),
+	}, set.Timeout, nil
 }
 
 // hostname makes an environment's name fit for gethostname(2).

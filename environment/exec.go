@@ -72,6 +72,7 @@ type execution struct {
 	refs   *gitcmd.RefTransaction // for the record, up before it is needed
 	home   string                 // the configured working directory
 	ctr    runtime.Container      // that the process was started in
+	limits runtime.Limits         // of ctr, before the process was started
 	bg     *background            // nil when the caller waits
 }
 
@@ -104,6 +105,9 @@ func (x *execution) prepare(ctx context.Context) error {
 		x.st.Report.Warn(n)
 	}
 	x.home = v.workdir
+	if x.p.Timeout == 0 && x.bg == nil {
+		x.p.Timeout = v.timeout
+	}
 	x.rec = notes.Record{
 		ID: notes.NewID(now()), Env: v.st.Name, Command: x.display(),
 		Cwd: x.cwd(), Started: now(),
@@ -258,7 +262,7 @@ func startFailure(err error) (int, string) {
 		return ExitNotFound, err.Error()
 	case errors.Is(err, runtime.ErrNotExecutable):
 		return ExitNotExec, err.Error()
-	case errors.Is(err, runtime.ErrBadCwd):
+	case errors.Is(err, runtime.ErrBadCwd), errors.Is(err, runtime.ErrLimit):
 		return ExitNotExec, err.Error()
 	}
 	return 0, ""
@@ -283,6 +287,7 @@ func (x *execution) spawn() (runtime.Process, error) {
 	if ctr == nil {
 		return nil, errors.New("the container was stopped")
 	}
+	x.startLimits()
 	spec := runtime.ExecSpec{
 		ID: strings.ToLower(x.rec.ID), Args: args, Env: env, Cwd: x.rec.Cwd,
 		TTY: x.p.TTY, Width: x.p.Width, Height: x.p.Height,
@@ -380,6 +385,7 @@ func outcome(exit runtime.Exit, err error, timedOut bool, limit time.Duration) n
 func (x *execution) finish() (*api.Ran, error) {
 	v := x.v
 	ctx := context.WithoutCancel(x.ctx)
+	limits := x.noteLimits()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	req := commitRequest{caller: x.p.Caller, message: x.message(), record: &x.rec, output: x.out, refs: x.refs}
@@ -398,7 +404,7 @@ func (x *execution) finish() (*api.Ran, error) {
 			Hint: "nothing is lost: it is in the workspace, and the next 'git env run' commits it"}
 	}
 	discard(x.journalPath())
-	res.warnings = append(res.warnings, v.notices(ctx, x.rec.Outcome != notes.Outcome{})...)
+	res.warnings = append(append(limits, res.warnings...), v.notices(ctx, x.rec.Outcome != notes.Outcome{})...)
 	return &api.Ran{
 		Exec: x.rec.ID, Exit: x.rec.Outcome.Exit, Signal: x.rec.Outcome.Signal,
 		TimedOut: x.rec.Outcome.Timeout > 0, Commit: res.commit, Changed: res.changed,

@@ -39,7 +39,7 @@ func TestSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(set.Asks) != 1 || set.Asks[0].Line != 9 || len(set.Unsupported) != 12 {
+	if len(set.Asks) != 1 || set.Asks[0].Line != 9 || len(set.Unsupported) != 9 {
 		t.Errorf("%+v\n%q", set.Asks, set.Unsupported)
 	}
 	set.Unsupported, set.Asks, set.kept = nil, nil, nil

@@ -134,6 +134,9 @@ func (r *Record) set(h Header) bool {
 		return setString(&r.Cwd, h.Value)
 	case "note":
 		return setString(&r.Note, h.Value)
+	case "limit":
+		r.Limits = append(r.Limits, h.Value)
+		return true
 	case "signal":
 		return setString(&r.Outcome.Signal, h.Value)
 	case "interrupted":

@@ -47,6 +47,9 @@ type Record struct {
 	// it was not kept.
 	OutputBytes int64
 	OutputID    string
+	// Limits are the limits that it ran into, each a name and its value, such as
+	// "memory 512m".
+	Limits []string
 	// Note is a remark of ours for the reader, one line.
 	Note  string
 	Extra []Header
@@ -70,6 +73,9 @@ func (r *Record) Encode() []byte {
 	writeHeader(&b, "command", r.Command)
 	writeHeader(&b, "cwd", r.Cwd)
 	r.Outcome.encode(&b)
+	for _, l := range r.Limits {
+		writeHeader(&b, "limit", l)
+	}
 	writeHeader(&b, "started", r.Started.UTC().Format(timeFormat))
 	writeHeader(&b, "duration", formatDuration(r.Duration))
 	writeHeader(&b, "changed", strconv.Itoa(r.Changed))

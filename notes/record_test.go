@@ -52,6 +52,7 @@ func TestRoundTrip(t *testing.T) {
 		"blank output":     func(r *Record) { r.Excerpt = []byte("\n\n  \n\nx\n\n\n") },
 		"looks like block": func(r *Record) { r.Excerpt = []byte("exec 01JDXYZ6W3K8ABCDEFGHJKMNPQ\nenv y\n\n    z\n") },
 		"note":             func(r *Record) { r.Note = "output was cut" },
+		"limits":           func(r *Record) { r.Outcome, r.Limits = Outcome{Signal: "KILL"}, []string{"memory 512m", "pids 200"} },
 		"extra":            func(r *Record) { r.Extra = []Header{{"session", "a"}, {"x-y", "b\nc"}} },
 		"zero":             func(r *Record) { *r = Record{ID: r.ID, Started: r.Started} },
 	} {

@@ -115,6 +115,18 @@ type Exit struct {
 	Signal string
 }
 
+// Limits are the limits of a container, and how often it ran into them since it
+// was started.
+type Limits struct {
+	// Memory is in bytes, Processes a number; 0 where there is no limit.
+	Memory, Processes int64
+	// OutOfMemory is how many processes the kernel killed for lack of memory, the
+	// container's or the machine's.
+	OutOfMemory int64
+	// Refused is how often no process could be made.
+	Refused int64
+}
+
 // Backend is a container runtime.
 type Backend interface {
 	// Info describes the runtime; it starts it when it is not up.
@@ -155,12 +167,15 @@ type Container interface {
 	// Pid is the host's pid of the container's first process.
 	Pid() int
 	// Exec starts a command. Fails with ErrCommandNotFound, ErrNotExecutable,
-	// ErrBadCwd. A file that only the kernel can refuse (a format it does not know,
+	// ErrBadCwd, ErrLimit. A file that only the kernel can refuse (a format it does not know,
 	// a missing interpreter) may instead end at once with exit code 126, the reason
 	// on its standard error. The context bounds the start only.
 	Exec(ctx context.Context, spec ExecSpec, streams IO) (Process, error)
 	// Running asks whether the container is alive; it does not ask the runtime.
 	Running(ctx context.Context) bool
+	// Limits asks the kernel; what cannot be read is zero. It works until the
+	// container is removed.
+	Limits() Limits
 	// Done yields one Exit when the container ends, and is closed then.
 	Done() <-chan Exit
 	// Pause freezes every process; Resume thaws them.

@@ -25,6 +25,8 @@ var (
 	ErrNotExecutable = errors.New("cannot execute")
 	// ErrBadCwd: the working directory is not there or is no directory.
 	ErrBadCwd = errors.New("working directory does not exist")
+	// ErrLimit: a limit of the container does not let it start.
+	ErrLimit = errors.New("limit reached")
 	// ErrMissing matches every *MissingError.
 	ErrMissing = errors.New("missing capability")
 )

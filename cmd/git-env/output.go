@@ -44,6 +44,8 @@ type execJSON struct {
 	Signal      string  `json:"signal,omitempty"`
 	Timeout     float64 `json:"timeout,omitempty"`
 	Interrupted bool    `json:"interrupted,omitempty"`
+	// Limits are the limits that it ran into, each a name and its value.
+	Limits []string `json:"limits,omitempty"`
 	// Started is RFC 3339 in UTC, Duration in seconds.
 	Started  time.Time `json:"started"`
 	Duration float64   `json:"duration"`
@@ -59,6 +61,7 @@ func execOf(r notes.Record, commit string) execJSON {
 	e := execJSON{
 		Exec: r.ID, Env: r.Env, Commit: commit, Command: r.Command, Cwd: r.Cwd,
 		Signal: r.Outcome.Signal, Timeout: r.Outcome.Timeout.Seconds(), Interrupted: r.Outcome.Interrupted,
+		Limits:  r.Limits,
 		Started: r.Started.UTC(), Duration: r.Duration.Seconds(), Changed: r.Changed,
 		OutputBytes: r.OutputBytes, Output: r.OutputID, Note: r.Note,
 	}

@@ -23,6 +23,7 @@ type container struct {
 	fd      *pidfd
 	shim    *pidfd // of its supervisor; nil when there was none any more
 	cgroup  cgroup
+	limits  limitFiles
 	process specs.Process // what execs start from
 	cwd     string
 	user    string
@@ -62,7 +63,7 @@ func newContainer(b *Backend, id string, pid int, spec *specs.Spec, labels map[s
 		return nil, err
 	}
 	c := &container{
-		b: b, id: id, pid: pid, fd: fd, shim: shimOf(pid), cgroup: group,
+		b: b, id: id, pid: pid, fd: fd, shim: shimOf(pid), cgroup: group, limits: limitFilesOf(pid),
 		process: *spec.Process, cwd: labels[labelCwd], user: labels[labelUser],
 		done: make(chan runtime.Exit, 1), ended: make(chan struct{}),
 		execs: make(map[string]*process),

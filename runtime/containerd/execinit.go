@@ -318,7 +318,9 @@ func (x *initExec) explain(reply initproc.Reply, config *specs.Process) error {
 			return fail(runtime.ErrCommandNotFound, "%s: no such file or directory", name)
 		}
 		return fail(runtime.ErrNotExecutable, "%s: its interpreter does not exist", name)
-	case unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE, unix.EIO:
+	case unix.EAGAIN:
+		return fail(runtime.ErrLimit, "%s: no process can be made: there are as many as may be", name)
+	case unix.ENOMEM, unix.ENFILE, unix.EMFILE, unix.EIO:
 		return fmt.Errorf("start command: make a process: %w", errno)
 	case unix.ENOEXEC:
 		return fail(runtime.ErrNotExecutable, "%s: cannot execute: exec format error", name)

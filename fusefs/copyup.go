@@ -170,7 +170,8 @@ func (w *workspace) copyUp(n *node, keep int64, p piece) (written bool, st fuse.
 	// to its size either: ext4 takes that for a file being replaced, and writes
 	// it to the disk as soon as it is closed.
 	if !fresh {
-		if err = c.fill(f, size); err == nil && !written {
+		// What is cut off already has the time of that, should nothing come after it.
+		if err = c.fill(f, size); err == nil && !written && size == int64(attr.Size) {
 			err = f.setMtime(int64(attr.Mtime)*1e9 + int64(attr.Mtimensec))
 		}
 	}

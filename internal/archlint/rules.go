@@ -51,6 +51,7 @@ func starters() []starter {
 		{"fusefs", "starts the file server, a process of its own because a server must not be a client of its own mount"},
 		{"environment/client", "starts the daemon when none is running"},
 		{"cmd/git-env", "runs the user's pager"},
+		{"internal/secret", "asks the commands that the user keeps secrets with"},
 		{"internal/benchfs", "a program of its own that times other programs, git env as its user would call it among them"},
 	}
 }

@@ -164,6 +164,7 @@ func (x *execution) supervise() {
 // endBackground makes the record of a process that has ended.
 func (x *execution) endBackground(state string) {
 	b, store := x.bg, x.v.e.store
+	x.out.flush()
 	b.log.end()
 	var err error
 	if x.out, err = recorderOf(b.log.dir); err != nil {

@@ -105,7 +105,7 @@ func (e *Engine) Status(ctx context.Context, p api.Status) (*api.Live, error) {
 	if live.DiskUsed, live.DiskLimit, err = v.diskUse(ctx); err != nil {
 		return nil, err
 	}
-	live.Dirty = uniq(append(dirty, held...))
+	live.Dirty = maskAll(v.secrets.finds(), uniq(append(dirty, held...)))
 	live.Dirty = live.Dirty[:min(len(live.Dirty), maxDirtyPaths)]
 	return live, nil
 }

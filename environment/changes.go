@@ -12,6 +12,7 @@ import (
 
 	"github.com/git-env/git-env/fusefs"
 	"github.com/git-env/git-env/internal/objects"
+	"github.com/git-env/git-env/internal/secret"
 )
 
 const (
@@ -30,6 +31,7 @@ type changeSet struct {
 	ignored []string
 	held    []string
 	isHeld  map[string]bool // held, to look up
+	known   *secret.Set     // what must not be in a file
 	warn    []string
 	rules   string // the rules outside of the tree that were followed
 	all     bool   // what was left out before was looked at too

@@ -15,6 +15,7 @@ import (
 	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/internal/gitcmd"
 	"github.com/git-env/git-env/internal/objects"
+	"github.com/git-env/git-env/internal/secret"
 	"github.com/git-env/git-env/notes"
 )
 
@@ -55,6 +56,11 @@ func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, err
 	} else if quiet {
 		return v.transact(ctx, req, nil)
 	}
+	known, err := v.knownSecrets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	req.message = known.Redact(req.message)
 	sc, err := newScratch(v.e.tmpDir(), v.e.store.Git, v)
 	if err != nil {
 		return nil, fmt.Errorf("cannot commit: %w", err)
@@ -64,7 +70,7 @@ func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, err
 	req.hold = &lateHold{v: v}
 	defer req.hold.end()
 	took.lap("begin")
-	taken, err := v.takeInside(ctx, req.caller, req.hold)
+	taken, err := v.takeInside(ctx, req.caller, req.hold, known)
 	if err != nil {
 		// What is in the workspace is committed all the same; git inside keeps
 		// what it has.
@@ -79,6 +85,7 @@ func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, err
 		return nil, fmt.Errorf("cannot commit: %w", err)
 	}
 	took.lap("changes")
+	set.known = known
 	edits, err := v.store(ctx, sc, set)
 	if err != nil {
 		return nil, fmt.Errorf("cannot commit: %w", err)
@@ -90,7 +97,7 @@ func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, err
 		return nil, fmt.Errorf("cannot commit: %w", err)
 	}
 	took.lap("refs")
-	res.warnings = append(warn, set.warn...)
+	res.warnings = maskAll(known, append(warn, set.warn...))
 	if res.commit != "" {
 		v.follow(res.tip)
 		req.hold.follow = ""
@@ -209,14 +216,18 @@ func (v *Env) store(ctx context.Context, sc *scratch, set *changeSet) ([]objects
 			a = att[i]
 		}
 		a.config = config.CleansLineEnds()
-		id, err := v.blob(ctx, sc, f, a)
+		id, err := v.blob(ctx, sc, f, a, set.known)
 		if errors.Is(err, os.ErrNotExist) && f.ent.Source != "" {
 			if f, err = v.retry(ctx, f); err == nil {
-				id, err = v.blob(ctx, sc, f, a)
+				id, err = v.blob(ctx, sc, f, a, set.known)
 			}
 		}
 		var refused *gitcmd.Error
+		var found *secret.Found
 		switch {
+		case errors.As(err, &found):
+			set.hold(f.path, found.Error())
+			continue
 		case errors.Is(err, os.ErrNotExist):
 			continue // deleted since: still dirty, for the next commit
 		case errors.As(err, &refused) && ctx.Err() == nil:
@@ -258,7 +269,10 @@ func gitMode(e fusefs.DirtyEntry) objects.Mode {
 }
 
 // blob stores a file's content as git would and returns its id.
-func (v *Env) blob(ctx context.Context, sc *scratch, f changedFile, a attrs) (string, error) {
+func (v *Env) blob(ctx context.Context, sc *scratch, f changedFile, a attrs, known *secret.Set) (string, error) {
+	if err := secretInName(known, f); err != nil {
+		return "", err
+	}
 	switch {
 	case f.ent.Blob != "":
 		return f.ent.Blob, nil
@@ -284,19 +298,23 @@ func (v *Env) blob(ctx context.Context, sc *scratch, f changedFile, a attrs) (st
 		}
 	}
 	if converts {
+		if err := looksThrough(known, f.ent.Data); err != nil {
+			return "", err
+		}
 		return sc.clean(ctx, f.path, f.ent.Data)
 	}
-	return v.e.storeFile(f.ent.Data)
+	return v.e.storeFile(f.ent.Data, known)
 }
 
-// storeFile writes a file as a blob. The file may grow or shrink meanwhile: what
+// storeFile writes a file as a blob, unless it has a secret in it: it fails with a
+// *secret.Found then. The file may grow or shrink meanwhile: what
 // is stored is then some state of it, and it is dirty again for the next commit.
-func (e *Engine) storeFile(name string) (string, error) {
+func (e *Engine) storeFile(name string, known *secret.Set) (string, error) {
 	const tries = 5
 	var err error
 	for range tries {
 		var id string
-		if id, err = e.storeOnce(name); err == nil {
+		if id, err = e.storeOnce(name, known); err == nil {
 			return id, nil
 		}
 		if !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -306,7 +324,7 @@ func (e *Engine) storeFile(name string) (string, error) {
 	return "", fmt.Errorf("it changes all the time: %w", err)
 }
 
-func (e *Engine) storeOnce(name string) (string, error) {
+func (e *Engine) storeOnce(name string, known *secret.Set) (string, error) {
 	f, err := openData(name)
 	if err != nil {
 		return "", err
@@ -316,7 +334,7 @@ func (e *Engine) storeOnce(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return e.writer.Blob(io.LimitReader(f, fi.Size()), fi.Size())
+	return e.writer.Blob(known.Reader(io.LimitReader(f, fi.Size())), fi.Size())
 }
 
 // transact moves the branch, the record and the output in one transaction,

@@ -58,6 +58,9 @@ func (e *Engine) Create(ctx context.Context, p api.Create, rep Reporter) (*api.C
 	if len(set.Unsupported) > 0 {
 		rep.Warn(fmt.Sprintf("not acted on by this version: %s", strings.Join(set.Unsupported, ", ")))
 	}
+	if err := e.checkSecrets(ctx, &set); err != nil {
+		return nil, err
+	}
 	img, err := e.resolveImage(ctx, set.Image, rep)
 	if err != nil {
 		return nil, err

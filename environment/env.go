@@ -36,6 +36,7 @@ type Env struct {
 	ctr     runtime.Container // guarded by mu; nil when stopped
 	timeout time.Duration     // of a command, guarded by mu; 0 for none
 	workdir string            // of the container, guarded by mu
+	secrets *envSecrets       // nil until a container was started, guarded by mu
 	// outputSizes are the bytes of the outputs that are kept, by blob, guarded by mu.
 	outputSizes map[string]int64
 	pending     []pendingCommit // ended execs that are not committed yet, guarded by mu
@@ -383,11 +384,21 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 		return spec.err
 	}
 	took.lap("git")
-	spec.Image = img
-	v.workdir, v.timeout = spec.Cwd, spec.timeout
+	if err := v.bringSecrets(ctx, spec.set.secretsOf()); err != nil {
+		return err
+	}
+	files := v.secrets.files("")
+	took.lap("secrets")
+	spec.Image, spec.Secrets = img, len(files) > 0
+	v.workdir, v.timeout = spec.Cwd, spec.set.Timeout
 	v.ctr, err = b.Start(ctx, spec.Spec)
 	if err != nil {
 		return capability(fmt.Errorf("cannot start the container: %w", err))
+	}
+	if len(files) > 0 {
+		if err := v.ctr.PutSecrets(ctx, files); err != nil {
+			return errors.Join(Errorf(ExitFailed, "cannot put the secrets into the container: %w", err), v.stopContainer(ctx))
+		}
 	}
 	took.lap("container")
 	v.e.log.Info("brought up", append([]any{"env", v.st.Name}, took.parts...)...)
@@ -428,9 +439,9 @@ func (v *Env) containerID() string { return "git-env-" + strings.ToLower(v.st.ID
 // coming is a specification that is being made.
 type coming struct {
 	runtime.Spec
-	timeout time.Duration // of a command; 0 for none
-	err     error
-	done    chan struct{}
+	set  Settings // that it was made of
+	err  error
+	done chan struct{}
 }
 
 func (c *coming) wait() { <-c.done }
@@ -441,19 +452,19 @@ func (v *Env) specBeside(ctx context.Context) *coming {
 	c := &coming{done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
-		c.Spec, c.timeout, c.err = v.spec(ctx)
+		c.Spec, c.set, c.err = v.spec(ctx)
 	}()
 	return c
 }
 
-func (v *Env) spec(ctx context.Context) (_ runtime.Spec, timeout time.Duration, _ error) {
+func (v *Env) spec(ctx context.Context) (runtime.Spec, Settings, error) {
 	set, err := v.settings(ctx)
 	if err != nil {
-		return runtime.Spec{}, 0, err
+		return runtime.Spec{}, set, err
 	}
 	mounts, err := v.gitMounts(ctx)
 	if err != nil {
-		return runtime.Spec{}, 0, err
+		return runtime.Spec{}, set, err
 	}
 	return runtime.Spec{
 		ID: v.containerID(), RootFS: v.st.RootFS,
@@ -463,7 +474,7 @@ func (v *Env) spec(ctx context.Context) (_ runtime.Spec, timeout time.Duration, 
 		Hostname:    hostname(v.st.Name),
 		Labels:      map[string]string{repoLabel: v.e.store.Key(), "io.git-env.environment": v.st.Name},
 		MemoryBytes: set.Memory, CPUs: set.CPUs, PidsLimit: set.runtimePids(),
-	}, set.Timeout, nil
+	}, set, nil
 }
 
 // hostname makes an environment's name fit for gethostname(2).
@@ -503,6 +514,7 @@ func (v *Env) suspend(ctx context.Context, force bool) error {
 	if err := v.unmount(ctx, force); err != nil {
 		return fmt.Errorf("environment '%s': %w", v.st.Name, err)
 	}
+	v.secrets = nil
 	return nil
 }
 

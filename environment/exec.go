@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/internal/gitcmd"
+	"github.com/git-env/git-env/internal/secret"
 	"github.com/git-env/git-env/notes"
 	"github.com/git-env/git-env/runtime"
 )
@@ -56,7 +58,8 @@ func (e *Engine) Run(ctx context.Context, p api.Run, st Streams) (*api.Ran, erro
 	}
 	defer v.end(x.rec.ID)
 	defer x.cancel()
-	return x.run()
+	ran, err := x.run()
+	return ran, redacted(x.known, err)
 }
 
 // execution is one exec from its start to its record.
@@ -71,6 +74,8 @@ type execution struct {
 	proc   runtime.Process
 	refs   *gitcmd.RefTransaction // for the record, up before it is needed
 	home   string                 // the configured working directory
+	vars   []string               // secrets
+	known  *secret.Set            // what is not to be written down
 	ctr    runtime.Container      // that the process was started in
 	limits runtime.Limits         // of ctr, before the process was started
 	bg     *background            // nil when the caller waits
@@ -108,9 +113,12 @@ func (x *execution) prepare(ctx context.Context) error {
 	if x.p.Timeout == 0 && x.bg == nil {
 		x.p.Timeout = v.timeout
 	}
+	x.vars, x.known = v.secrets.vars(""), v.secrets.finds()
+	x.out.secrets = x.known
+	x.p.Message = x.known.Redact(x.p.Message)
 	x.rec = notes.Record{
-		ID: notes.NewID(now()), Env: v.st.Name, Command: x.display(),
-		Cwd: x.cwd(), Started: now(),
+		ID: notes.NewID(now()), Env: v.st.Name, Command: x.known.Redact(x.display()),
+		Cwd: x.known.Redact(x.cwd()), Started: now(),
 	}
 	if x.bg != nil {
 		if err := x.bg.open(ctx, v, &x.rec); err != nil {
@@ -188,6 +196,7 @@ func (x *execution) run() (*api.Ran, error) {
 	} else if err := x.notStarted(startErr); err != nil {
 		return nil, err
 	}
+	x.out.flush()
 	x.rec.Duration = time.Since(x.rec.Started)
 	return x.finish()
 }
@@ -211,7 +220,7 @@ func (x *execution) notStarted(startErr error) error {
 	code, text := startFailure(startErr)
 	if code == 0 {
 		discard(x.journalPath())
-		return capability(fmt.Errorf("cannot start the command: %w", startErr))
+		return redacted(x.known, capability(fmt.Errorf("cannot start the command: %w", startErr)))
 	}
 	x.rec.Outcome = notes.Outcome{Exit: code}
 	_, stderr := x.outputs()
@@ -222,7 +231,7 @@ func (x *execution) notStarted(startErr error) error {
 // outputs returns where what the process prints goes.
 func (x *execution) outputs() (stdout, stderr io.Writer) {
 	if x.bg != nil {
-		return x.bg.log.stream(streamStdout), x.bg.log.stream(streamStderr)
+		return x.out.masked(x.bg.log.stream(streamStdout)), x.out.masked(x.bg.log.stream(streamStderr))
 	}
 	return x.out.tee(x.st.Stdout), x.out.tee(x.st.Stderr)
 }
@@ -238,7 +247,7 @@ func (x *execution) containerBroke(err error) bool {
 	}
 	// The directory may just have been removed: no reason to end other execs.
 	_, execs := x.v.use()
-	return errors.Is(err, runtime.ErrBadCwd) && x.rec.Cwd == x.home && execs == 1
+	return errors.Is(err, runtime.ErrBadCwd) && x.cwd() == x.home && execs == 1
 }
 
 // restart replaces the container.
@@ -276,7 +285,7 @@ func (x *execution) spawn() (runtime.Process, error) {
 	if len(args) == 0 {
 		args = []string{"sh", "-c", pickShell}
 	}
-	env := append([]string{}, x.p.Vars...)
+	env := append(slices.Clone(x.vars), x.p.Vars...) // what the user says wins
 	if x.p.TTY {
 		env = append([]string{"TERM=" + lookupEnv(x.p.Caller.Environ, "TERM", "xterm")}, env...)
 	}
@@ -289,7 +298,7 @@ func (x *execution) spawn() (runtime.Process, error) {
 	}
 	x.startLimits()
 	spec := runtime.ExecSpec{
-		ID: strings.ToLower(x.rec.ID), Args: args, Env: env, Cwd: x.rec.Cwd,
+		ID: strings.ToLower(x.rec.ID), Args: args, Env: env, Cwd: x.cwd(),
 		TTY: x.p.TTY, Width: x.p.Width, Height: x.p.Height,
 	}
 	var streams runtime.IO

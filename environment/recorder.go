@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/git-env/git-env/internal/objects"
+	"github.com/git-env/git-env/internal/secret"
 	"github.com/git-env/git-env/notes"
 )
 
@@ -22,13 +23,42 @@ type recorder struct {
 	next  int    // where the ring is written next once it is full, guarded by mu
 	total int64  // all bytes, guarded by mu
 	holed bool   // bytes are missing after head, which takes no more; guarded by mu
+
+	// secrets are masked in what arrives; set before the first tee.
+	secrets *secret.Set
+	streams []*secret.Stream // set before there is output
 }
 
 const halfOutput = maxOutput / 2
 
 // tee returns a writer that keeps what is written and passes it on. Once passing
-// it on fails (the caller went away) it only keeps.
-func (r *recorder) tee(w io.Writer) io.Writer { return &teeWriter{r: r, w: w} }
+// it on fails (the caller went away) it only keeps. Where there are secrets, flush has to be called at the end.
+func (r *recorder) tee(w io.Writer) io.Writer {
+	if r.secrets == nil {
+		return &teeWriter{r: r, w: w}
+	}
+	st := r.secrets.Stream(&teeWriter{r: r}, w)
+	r.streams = append(r.streams, st)
+	return st
+}
+
+// masked returns a writer that passes on what is written, once it is decided what
+// of it is a secret.
+func (r *recorder) masked(w io.Writer) io.Writer {
+	if r.secrets == nil {
+		return w
+	}
+	st := r.secrets.Stream(w, nil)
+	r.streams = append(r.streams, st)
+	return st
+}
+
+// flush ends the writers that tee and masked returned.
+func (r *recorder) flush() {
+	for _, st := range r.streams {
+		_ = st.Close()
+	}
+}
 
 type teeWriter struct {
 	r *recorder

@@ -8,6 +8,7 @@ import (
 
 	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/fusefs"
+	"github.com/git-env/git-env/internal/secret"
 	"github.com/git-env/git-env/internal/settings"
 )
 
@@ -27,7 +28,7 @@ type Settings struct {
 	Setup       []string // lines of shell, before the workspace is there
 	Install     []string // lines of shell, in the workspace
 	Vars        []string // K=V
-	Secrets     []settings.Secret
+	Secrets     []secret.Spec
 	Caches      []settings.Volume
 	Mounts      []settings.Mount
 	Memory      int64         // bytes; 0 for any number
@@ -69,7 +70,7 @@ type Service struct {
 	Command        string // a line of shell; "" takes the image's command
 	Ports          []settings.Port
 	Vars           []string // K=V
-	Secrets        []settings.Secret
+	Secrets        []secret.Spec
 	Volumes        []settings.Volume
 	Health         string // a line of shell; "" for no check
 	HealthInterval time.Duration
@@ -123,7 +124,7 @@ func newSettings(m *settings.Values) Settings {
 		Image: settings.Env[string](m, "image"), Workdir: settings.Env[string](m, "workdir"), User: settings.Env[string](m, "user"),
 		Setup: settings.EnvAll[string](m, "setup"), Install: settings.EnvAll[string](m, "install"),
 		Vars:    texts(settings.EnvAll[settings.Variable](m, "var")),
-		Secrets: settings.EnvAll[settings.Secret](m, "secret"), Caches: settings.EnvAll[settings.Volume](m, "cache"),
+		Secrets: m.Secrets(""), Caches: settings.EnvAll[settings.Volume](m, "cache"),
 		Mounts: settings.EnvAll[settings.Mount](m, "mount"),
 		Memory: settings.Env[int64](m, "memory"), CPUs: settings.Env[float64](m, "cpus"), Pids: -1,
 		Disk: settings.Env[int64](m, "disk"), Timeout: settings.Env[time.Duration](m, "timeout"),
@@ -156,7 +157,7 @@ func newService(m *settings.Values, name string) Service {
 		Name: name, Image: text("image"), Command: text("command"),
 		Ports:   settings.ServiceAll[settings.Port](m, name, "port"),
 		Vars:    texts(settings.ServiceAll[settings.Variable](m, name, "var")),
-		Secrets: settings.ServiceAll[settings.Secret](m, name, "secret"),
+		Secrets: m.Secrets(name),
 		Volumes: settings.ServiceAll[settings.Volume](m, name, "volume"),
 		Health:  text("health"), HealthInterval: settings.Service[time.Duration](m, name, "healthInterval"),
 		Restart: text("restart"), Workdir: text("workdir"), User: text("user"),

@@ -16,6 +16,7 @@ import (
 	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/internal/gitcmd"
 	"github.com/git-env/git-env/internal/objects"
+	"github.com/git-env/git-env/internal/secret"
 )
 
 // Commits made by git inside are taken over before the rest is committed on top.
@@ -58,7 +59,7 @@ func (t *takenOver) paths() []string {
 // takeInside moves the branch to what git inside committed. nil means that
 // nothing was committed there. A history that was rewritten inside is joined to
 // the old one with a merge, so that both stay. v.mu is held.
-func (v *Env) takeInside(ctx context.Context, caller api.Caller, hold *lateHold) (*takenOver, error) {
+func (v *Env) takeInside(ctx context.Context, caller api.Caller, hold *lateHold, known *secret.Set) (*takenOver, error) {
 	root, err := os.OpenRoot(filepath.Join(v.dir(), "git"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -79,7 +80,7 @@ func (v *Env) takeInside(ctx context.Context, caller api.Caller, hold *lateHold)
 	if known, err := v.e.isMerged(ctx, inside, tip, ""); err == nil && known {
 		return nil, nil // behind: the host moved the branch
 	}
-	if err := v.importInside(ctx, root, inside, tip); err != nil {
+	if err := v.importInside(ctx, root, inside, tip, known); err != nil {
 		return nil, fmt.Errorf("what git inside committed (%.12s) is not taken over: %w", inside, err)
 	}
 	to := inside
@@ -198,17 +199,18 @@ const clockSlack = 2 * time.Second
 
 // importInside brings the objects between tip and inside into the repository,
 // looking first only at what is new since the last time.
-func (v *Env) importInside(ctx context.Context, root *os.Root, inside, tip string) error {
+func (v *Env) importInside(ctx context.Context, root *os.Root, inside, tip string, known *secret.Set) error {
 	started := time.Now()
 	file := filepath.Join(v.dir(), takenFile)
 	var since time.Time
 	if fi, err := os.Stat(file); err == nil {
 		since = fi.ModTime().Add(-clockSlack)
 	}
-	err := v.importSince(ctx, root, inside, tip, since)
-	if err != nil && !since.IsZero() && ctx.Err() == nil {
+	err := v.importSince(ctx, root, inside, tip, since, known)
+	var held *heldImport
+	if err != nil && !errors.As(err, &held) && !since.IsZero() && ctx.Err() == nil {
 		// It may need what another branch had for long.
-		err = v.importSince(ctx, root, inside, tip, time.Time{})
+		err = v.importSince(ctx, root, inside, tip, time.Time{}, known)
 	}
 	if err != nil {
 		return err
@@ -219,7 +221,7 @@ func (v *Env) importInside(ctx context.Context, root *os.Root, inside, tip strin
 	return os.Chtimes(file, started, started)
 }
 
-func (v *Env) importSince(ctx context.Context, root *os.Root, inside, tip string, since time.Time) error {
+func (v *Env) importSince(ctx context.Context, root *os.Root, inside, tip string, since time.Time, known *secret.Set) error {
 	if err := os.MkdirAll(v.e.tmpDir(), 0o700); err != nil {
 		return err
 	}
@@ -244,6 +246,9 @@ func (v *Env) importSince(ctx context.Context, root *os.Root, inside, tip string
 	}
 	list, err := q.Output(ctx, nil, "rev-list", "--objects", inside, "^"+tip)
 	if err != nil {
+		return err
+	}
+	if err := checkImport(ctx, q, known, list); err != nil {
 		return err
 	}
 	var ids bytes.Buffer

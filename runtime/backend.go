@@ -50,6 +50,13 @@ type Mount struct {
 	ReadOnly       bool
 }
 
+// SecretFile is a file that exists in the memory of a container only.
+type SecretFile struct {
+	// Name is that of a file, not a path.
+	Name string
+	Data []byte
+}
+
 // RootChange is one difference between a root filesystem and its image.
 type RootChange struct {
 	// Status is 'A' for added, 'M' for modified, 'D' for deleted. What is in a
@@ -69,6 +76,8 @@ type Spec struct {
 	RootFS string
 	Image  Image
 	Mounts []Mount
+	// Secrets asks for an empty tmpfs at /run/secrets, which PutSecrets fills.
+	Secrets bool
 	// Env is added to the image's environment, and wins.
 	Env []string
 	// Cwd is the default working directory of execs; "" takes the image's.
@@ -171,6 +180,9 @@ type Container interface {
 	// a missing interpreter) may instead end at once with exit code 126, the reason
 	// on its standard error. The context bounds the start only.
 	Exec(ctx context.Context, spec ExecSpec, streams IO) (Process, error)
+	// PutSecrets writes files into the tmpfs of Spec.Secrets, each with mode 0400 and
+	// owned by whom execs run as. Nothing of them is kept outside of it.
+	PutSecrets(ctx context.Context, files []SecretFile) error
 	// Running asks whether the container is alive; it does not ask the runtime.
 	Running(ctx context.Context) bool
 	// Limits asks the kernel; what cannot be read is zero. It works until the

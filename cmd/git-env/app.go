@@ -19,6 +19,7 @@ import (
 	"github.com/git-env/git-env/environment/integrate"
 	"github.com/git-env/git-env/fusefs"
 	"github.com/git-env/git-env/internal/gitcmd"
+	"github.com/git-env/git-env/internal/secret"
 )
 
 // app is the caller's surroundings and what a command opens on the way.
@@ -131,7 +132,8 @@ func (a *app) dial(ctx context.Context, start bool) (*client.Client, error) {
 	if err != nil {
 		return nil, environment.Errorf(environment.ExitFailed, "cannot find this program's file: %w", err)
 	}
-	return client.Dial(ctx, a.repo, client.Options{Exe: exe, Start: start})
+	user := secret.Caller{Dir: a.dir, Environ: a.environ}
+	return client.Dial(ctx, a.repo, client.Options{Exe: exe, Start: start, Secret: user.Resolve})
 }
 
 // call makes one request of the daemon, starting it when needed.

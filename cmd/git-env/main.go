@@ -24,7 +24,7 @@ func main() {
 }
 
 // runHidden runs what git-env starts itself as: the daemon, the file server, its
-// watchdog and the first process of a container. It comes before anything else, because the
+// watchdog, the first process of a container and what puts secrets there. It comes before anything else, because the
 // last one is to be small and all are to be quick.
 func runHidden(args []string) (code int, hidden bool) {
 	if len(args) == 0 {
@@ -33,6 +33,8 @@ func runHidden(args []string) (code int, hidden bool) {
 	switch {
 	case args[0] == "init":
 		return initproc.Main(args[1:]), true
+	case args[0] == "put-secrets":
+		return initproc.PutSecrets(os.Stdin, os.Stderr), true
 	case args[0] == "fusefs":
 		return fusefs.ServerMain(context.Background(), args[1:]), true
 	case args[0] == "watchdog":

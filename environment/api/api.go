@@ -3,6 +3,7 @@ package api
 import (
 	"time"
 
+	"github.com/git-env/git-env/internal/secret"
 	"github.com/git-env/git-env/internal/settings"
 )
 
@@ -31,6 +32,21 @@ type Caller struct {
 	// Environ holds the caller's environment variables that matter on the host:
 	// GIT_AUTHOR_*, GIT_COMMITTER_*, PATH, EMAIL, HOME, XDG_*.
 	Environ []string `json:"environ,omitempty"`
+}
+
+// Ask asks the client that made a request for values of secrets, which it has to
+// fetch as its user.
+type Ask struct {
+	Secrets []secret.Spec `json:"secrets"`
+}
+
+// Answer is what a client answers to Ask: the values in that order, or why there is
+// one that it cannot fetch.
+type Answer struct {
+	Values []secret.Value `json:"values,omitempty"`
+	Code   int            `json:"code,omitempty"` // exit code of a failure
+	Error  string         `json:"error,omitempty"`
+	Hint   string         `json:"hint,omitempty"`
 }
 
 // Create asks for a new environment.

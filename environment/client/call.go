@@ -38,7 +38,7 @@ func (c *Client) Stream(ctx context.Context, method string, params, result any, 
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.CloseWrite() })
 	defer stop()
-	return answers(ctx, conn, result, ev, &output{stdout: stdout, stderr: stderr})
+	return c.answers(ctx, conn, result, ev, &output{stdout: stdout, stderr: stderr})
 }
 
 // Control is what the caller's terminal or signals ask of a running exec.
@@ -70,7 +70,7 @@ func (c *Client) Run(ctx context.Context, params api.Run, stdin io.Reader, stdou
 	}
 	go sendControl(conn, control, done)
 	ran := &api.Ran{}
-	return ran, answers(ctx, conn, ran, ev, &output{stdout: stdout, stderr: stderr, acks: acks})
+	return ran, c.answers(ctx, conn, ran, ev, &output{stdout: stdout, stderr: stderr, acks: acks})
 }
 
 func request(conn *wire.Conn, method string, params any) error {
@@ -160,7 +160,7 @@ func (o *output) write(t wire.Type, data []byte) {
 }
 
 // answers reads frames until the result or a failure.
-func answers(ctx context.Context, conn *wire.Conn, result any, ev Events, out *output) error {
+func (c *Client) answers(ctx context.Context, conn *wire.Conn, result any, ev Events, out *output) error {
 	for {
 		t, data, err := conn.Recv()
 		if err != nil {
@@ -189,6 +189,10 @@ func answers(ctx context.Context, conn *wire.Conn, result any, ev Events, out *o
 			}
 		case wire.Stdout, wire.Stderr:
 			out.write(t, data)
+		case wire.Ask:
+			if err := c.answer(ctx, conn, data); err != nil {
+				return lost(ctx, err)
+			}
 		case wire.StdinAck:
 			if len(data) == 4 && out.acks != nil {
 				out.acks.add(int64(binary.BigEndian.Uint32(data)))

@@ -22,6 +22,7 @@ import (
 	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/internal/gitcmd"
+	"github.com/git-env/git-env/internal/secret"
 	"github.com/git-env/git-env/internal/version"
 	"github.com/git-env/git-env/internal/wire"
 )
@@ -52,6 +53,8 @@ type Options struct {
 	// AnyVersion talks to a daemon of whatever version: for asking how it is and
 	// for stopping it, which never change.
 	AnyVersion bool
+	// Secret fetches the value of a secret when the daemon asks for it; nil refuses.
+	Secret func(context.Context, secret.Spec) (secret.Value, error)
 }
 
 // Client is a way to one repository's daemon; each call is a connection of its

@@ -259,16 +259,23 @@ func (s *server) dispatch(ctx context.Context, conn *wire.Conn, req wire.Request
 	// hold up the end of what it asked for.
 	stop := context.AfterFunc(ctx, func() { conn.Hurry(patience) })
 	defer stop()
+	asks := newAsker(conn)
+	ctx = environment.WithSecretSource(ctx, asks.ask)
 	rep := reporter{conn}
 	if req.Method == api.MethodRun {
 		p, err := decode[api.Run](req)
 		if err != nil {
 			return nil, err
 		}
-		return s.run(ctx, cancel, conn, p, rep)
+		return s.run(ctx, cancel, conn, p, rep, asks)
 	}
-	go func() { // the client says nothing more; its end is a wish to cancel
-		_, _, _ = conn.Recv()
+	go func() { // the client has only answers to say; its end is a wish to cancel
+		for {
+			if t, data, err := conn.Recv(); err != nil || !asks.take(t, data) {
+				break
+			}
+		}
+		close(asks.gone)
 		cancel()
 	}()
 	switch req.Method {
@@ -324,7 +331,7 @@ func (r reporter) Progress(phase string, done, total int64) {
 func (r reporter) Warn(text string) { _ = r.conn.Send(wire.Warning, []byte(text)) }
 
 // run serves an exec: frames from the client become stdin, signals and sizes.
-func (s *server) run(ctx context.Context, cancel context.CancelFunc, conn *wire.Conn, p api.Run, rep reporter) (*api.Ran, error) {
+func (s *server) run(ctx context.Context, cancel context.CancelFunc, conn *wire.Conn, p api.Run, rep reporter, asks *asker) (*api.Ran, error) {
 	st := environment.Streams{
 		Stdout:  conn.Writer(wire.Stdout),
 		Stderr:  conn.Writer(wire.Stderr),
@@ -340,19 +347,22 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, conn *wire.
 	go func() {
 		defer cancel()
 		defer q.close()
-		receive(conn, q, st)
+		defer close(asks.gone)
+		receive(conn, q, st, asks)
 	}()
 	return s.engine.Run(ctx, p, st)
 }
 
 // receive takes the client's frames until it goes away.
-func receive(conn *wire.Conn, stdin *stdinQueue, st environment.Streams) {
+func receive(conn *wire.Conn, stdin *stdinQueue, st environment.Streams, asks *asker) {
 	for {
 		t, data, err := conn.Recv()
 		if err != nil {
 			return
 		}
 		switch t {
+		case wire.Answer:
+			asks.take(t, data)
 		case wire.Stdin:
 			if !stdin.put(data) {
 				return

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/git-env/git-env/internal/secret"
 )
 
 // Kind is a kind of value.
@@ -20,6 +22,9 @@ type Kind struct {
 	parse func(string) (any, error)
 	// bare says that a key without "=" has a value, as git's booleans do.
 	bare bool
+	// private marks one whose text is not repeated when it is wrong: it may be a
+	// secret itself.
+	private bool
 }
 
 // Parse makes a Go value of a text: string, int64 (sizes, counts; 0 for no
@@ -40,13 +45,6 @@ type Variable struct{ Name, Value string }
 
 // String is the variable as a process gets it.
 func (v Variable) String() string { return v.Name + "=" + v.Value }
-
-// Secret says where the value of a secret is.
-type Secret struct {
-	Name string
-	// Scheme is "env", "file", "cmd", "op" or "vault", Ref what follows "://".
-	Scheme, Ref string
-}
 
 // Volume is a directory inside that outlives the container.
 type Volume struct {
@@ -269,23 +267,10 @@ func variable() Kind {
 	})
 }
 
-func secret() Kind {
-	return simple("NAME=where", func(s string) (any, error) {
-		name, where, ok := strings.Cut(s, "=")
-		if !ok || !isName(name) {
-			return nil, errors.New("not NAME=<where>, such as TOKEN=env://TOKEN")
-		}
-		scheme, ref, ok := strings.Cut(where, "://")
-		if !ok || ref == "" || !slices.Contains([]string{"env", "file", "cmd", "op", "vault"}, scheme) {
-			return nil, errors.New("not the place of a secret: env://, file://, cmd://, op:// or vault:// and what is there; the value itself does not belong here")
-		}
-		return Secret{name, scheme, ref}, nil
-	})
-}
-
-// isName says whether s can be both a variable and a file.
-func isName(s string) bool {
-	return s != "" && (s[0] < '0' || s[0] > '9') && !strings.ContainsFunc(s, func(r rune) bool { return !isWordRune(r) && r != '-' })
+func secretRef() Kind {
+	k := simple("NAME=where", func(s string) (any, error) { return wrapAny(secret.Parse(s)) })
+	k.private = true
+	return k
 }
 
 func volume() Kind {

@@ -3,6 +3,8 @@ package settings
 import (
 	"slices"
 	"strings"
+
+	"github.com/git-env/git-env/internal/secret"
 )
 
 // Value is a setting in effect.
@@ -64,6 +66,9 @@ func check(keys []Key, e Entry) (Value, error) {
 		return v, nil
 	}
 	parsed, err := k.Kind.Parse(text)
+	if err != nil && k.Kind.private {
+		return v, e.errorf("%s: %w", v.Name(), err)
+	}
 	if err != nil {
 		return v, e.errorf("%s = %s: %w", v.Name(), e.Value, err)
 	}
@@ -196,6 +201,23 @@ func (m *Values) find(name, service string) []Value {
 // parses to; another one, and a name that is none, is a mistake of the caller and
 // panics.
 func Env[T any](m *Values, name string) T { return one[T](m.keys, m.Of(name), "env."+name) }
+
+// Secrets returns the secrets of a service, or with "" those of [env]. Of several
+// that are the same inside, the last counts.
+func (m *Values) Secrets(service string) []secret.Spec {
+	found := m.Of("secret")
+	if service != "" {
+		found = m.of(service, "secret")
+	}
+	var out []secret.Spec
+	for _, v := range found {
+		s := v.Parsed.(secret.Spec)
+		s.Project = v.Scope == Project
+		out = slices.DeleteFunc(out, func(o secret.Spec) bool { return o.Target() == s.Target() })
+		out = append(out, s)
+	}
+	return out
+}
 
 // EnvAll returns the values of one that may have several.
 func EnvAll[T any](m *Values, name string) []T { return all[T](m.Of(name)) }

@@ -3,6 +3,8 @@ package settings
 import (
 	"slices"
 	"strings"
+
+	"github.com/git-env/git-env/internal/secret"
 )
 
 // Key is one setting.
@@ -58,8 +60,8 @@ func environmentKeys() []Key {
 			About: "a line of shell that prepares the workspace when an environment is new, such as fetching dependencies"},
 		{Name: "env.var", Kind: variable(), Multi: true, Personal: true,
 			About: "`NAME=value` in the environment of every command"},
-		{Name: "env.secret", Kind: secret(), Multi: true, Personal: true, Trust: trustSecret, TrustFor: "all but `env://`", Pending: true,
-			About: "`NAME=<where>`: a value that is never recorded, from `env://VARIABLE`, `file://path`, `cmd://line`, `op://…` or `vault://…`"},
+		{Name: "env.secret", Kind: secretRef(), Multi: true, Personal: true, Trust: trustSecret, TrustFor: "all but `env://`",
+			About: "`NAME=<where>` or `/run/secrets/<name>=<where>`: a value that is never recorded, as a variable or a file, from `env://VARIABLE`, `file://path`, `cmd://line`, `op://…` or `vault://…`"},
 		{Name: "env.cache", Kind: volume(), Multi: true, Pending: true,
 			About: "a directory inside that all environments share; `name:/path` gives it a name of its own"},
 		{Name: "env.mount", Kind: mount(), Multi: true, Personal: true, Trust: trustAlways("shows a part of this machine's files"), TrustFor: "always", Pending: true,
@@ -116,7 +118,7 @@ func serviceKeys() []Key {
 		{Name: "command", Kind: command(), About: "a line of shell to run instead of the image's own command"},
 		{Name: "port", Kind: port(), Multi: true, About: "a port that the service listens on"},
 		{Name: "var", Kind: variable(), Multi: true, Personal: true, About: "`NAME=value` in its environment"},
-		{Name: "secret", Kind: secret(), Multi: true, Personal: true, Trust: trustSecret, TrustFor: "all but `env://`", About: "like `env.secret`, for the service alone"},
+		{Name: "secret", Kind: secretRef(), Multi: true, Personal: true, Trust: trustSecret, TrustFor: "all but `env://`", About: "like `env.secret`, for the service alone"},
 		{Name: "volume", Kind: volume(), Multi: true, About: "a directory inside whose content stays and is forked with the environment"},
 		{Name: "health", Kind: command(), About: "a line of shell that succeeds inside when the service is ready"},
 		{Name: "healthInterval", Kind: duration(0), Default: "2s", About: "time between two of these checks"},
@@ -166,17 +168,7 @@ func (k Key) named(service string) string {
 
 func trustAlways(why string) func(any) string { return func(any) string { return why } }
 
-func trustSecret(v any) string {
-	switch s := v.(Secret); s.Scheme {
-	case "file":
-		return "reads a file of this machine"
-	case "cmd":
-		return "runs a command on this machine"
-	case "op", "vault":
-		return "asks your password store"
-	}
-	return ""
-}
+func trustSecret(v any) string { return v.(secret.Spec).NeedsTrust() }
 
 func trustHostNetwork(v any) string {
 	if v == "host" {

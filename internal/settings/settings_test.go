@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/git-env/git-env/internal/gitcmd"
+	"github.com/git-env/git-env/internal/secret"
 )
 
 // TestSchema has a default that its kind takes for every setting, and one name
@@ -59,8 +60,7 @@ func TestKinds(t *testing.T) {
 		{command(), "go build", "go build"}, {command(), " ", bad},
 		{user(), "node:1000", "node:1000"}, {user(), "0", "0"}, {user(), ":x", bad}, {user(), "a:", bad}, {user(), "a b", bad},
 		{variable(), "A=b=c", Variable{"A", "b=c"}}, {variable(), "A=", Variable{"A", ""}}, {variable(), "A", bad}, {variable(), "=x", bad},
-		{secret(), "T=env://X", Secret{"T", "env", "X"}}, {secret(), "T=cmd://pass a://b", Secret{"T", "cmd", "pass a://b"}},
-		{secret(), "T=hunter2", bad}, {secret(), "T=http://x", bad}, {secret(), "T=env://", bad}, {secret(), "../T=env://X", bad},
+		{secretRef(), "T=env://X", secret.Spec{Name: "T", Scheme: "env", Ref: "X"}}, {secretRef(), "T=hunter2", bad},
 		{volume(), "/var/lib/", Volume{"", "/var/lib"}}, {volume(), "go:/c", Volume{"go", "/c"}}, {volume(), "c", bad}, {volume(), "/", bad}, {volume(), "../x:/c", bad},
 		{mount(), "/a:/b", Mount{"/a", "/b", false}}, {mount(), "~/a:/b/:rw", Mount{"~/a", "/b", true}}, {mount(), "/a", bad}, {mount(), "a:/b", bad}, {mount(), "/a:b", bad}, {mount(), "/a:/b:x", bad}, {mount(), "~root/a:/b", bad},
 		{port(), "3000", Port{0, 3000}}, {port(), "8080:3000", Port{8080, 3000}}, {port(), "0", bad}, {port(), "0:1", bad}, {port(), "70000", bad}, {port(), "1:2:3", bad}, {port(), "http", bad},

@@ -43,6 +43,8 @@ const (
 	Stderr   Type = 'x'
 	Signal   Type = 's'
 	Resize   Type = 'g'
+	Ask      Type = 'k' // the daemon asks its client for secrets
+	Answer   Type = 'y'
 )
 
 // HelloMsg opens a connection.

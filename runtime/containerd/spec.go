@@ -78,6 +78,9 @@ func (b *Backend) ociSpec(ctx context.Context, spec *runtime.Spec, plan *mountPl
 		return nil, err
 	}
 	s.Mounts = append(s.Mounts, own...)
+	if spec.Secrets {
+		s.Mounts = append(s.Mounts, secretsMount())
+	}
 	for _, m := range spec.Mounts {
 		mode := "rw"
 		if m.ReadOnly {

@@ -71,7 +71,7 @@ func TestSettingsMistakes(t *testing.T) {
 		{"[include]\n\tpath = /etc/passwd\n", ".gitenv:2: include.path: a project's file includes no other"},
 		{"[env]\n\timage\n", ".gitenv:2: env.image has no value"},
 		{"[env]\n\n\tcontainerd = /evil\n", ".gitenv:3: env.containerd concerns this machine"},
-		{"[env]\n\tsecret = A=hunter2\n", ".gitenv:2: env.secret = A=hunter2: not the place of a secret"},
+		{"[env]\n\tsecret = A=hunter2\n", ".gitenv:2: env.secret: no reference"},
 		{"[env]\n\tvar = A=1\n\tvar = 2\n", ".gitenv:3: env.var = 2: not NAME=value"},
 		{"[env\n", ".gitenv:1: not the syntax of git config"},
 		{"[env]\n\timage = \"x\n\tvar = y\n", ".gitenv:2: not the syntax of git config"},

@@ -2,8 +2,12 @@ package environment
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base32"
 	"slices"
+	"strings"
 
+	"github.com/git-env/git-env/internal/devcontainer"
 	"github.com/git-env/git-env/internal/settings"
 )
 
@@ -25,6 +29,19 @@ func (k *Kept) split() (project, flags []settings.Entry) {
 		}
 	}
 	return project, flags
+}
+
+// expandLate puts the variables of an image where those of a container refer to
+// them.
+func (k *Kept) expandLate(vars, image []string) {
+	if k == nil {
+		return
+	}
+	for _, e := range k.Entries {
+		if i := slices.Index(vars, e.Value); e.Late && i >= 0 {
+			vars[i] = devcontainer.ExpandImage(e.Value, image)
+		}
+	}
 }
 
 // settingsOf reads the settings that hold for an environment.
@@ -56,9 +73,9 @@ func (s *Store) ConfigOf(ctx context.Context, st *State, config []settings.Entry
 func (s *Store) valuesOf(ctx context.Context, st *State, config []settings.Entry) (m *settings.Values, other []settings.Entry, err error) {
 	kept := st.Config
 	if kept == nil { // made by a version that kept none
-		entries, err := s.projectEntries(ctx, st.Base)
+		entries, _, err := settings.ReadProject(ctx, s.Git, s.Reader, st.Base)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, settingsError(err)
 		}
 		kept = &Kept{entries}
 	}
@@ -70,23 +87,46 @@ func (s *Store) valuesOf(ctx context.Context, st *State, config []settings.Entry
 }
 
 // ConfigAt returns the settings in effect for an environment that would be made
-// from a commit; "" is none.
-func (s *Store) ConfigAt(ctx context.Context, commit string, config []settings.Entry) (*settings.Values, error) {
-	project, err := s.projectEntries(ctx, commit)
+// from a commit ("" is none), by a user whose surroundings are local.
+func (s *Store) ConfigAt(ctx context.Context, commit string, config []settings.Entry, local devcontainer.Local) (*settings.Values, error) {
+	project, err := s.project(ctx, commit, local)
 	if err != nil {
 		return nil, err
 	}
-	m, err := settings.Merge(slices.Concat(project, config))
+	m, err := settings.Merge(slices.Concat(project.Entries, config))
+	if err == nil && project.NoImage != nil && !ownImage(m) {
+		err = project.NoImage
+	}
 	return m, settingsError(err)
 }
 
-// projectEntries lists what a commit's own files say.
-func (s *Store) projectEntries(ctx context.Context, commit string) ([]settings.Entry, error) {
+// ownImage says whether the user names the image, and not the project.
+func ownImage(m *settings.Values) bool {
+	image := m.Of("image")
+	return len(image) > 0 && image[0].Scope != settings.Project
+}
+
+// project reads what a commit's own files say: its .gitenv or, where there is
+// none, its devcontainer.json.
+func (s *Store) project(ctx context.Context, commit string, local devcontainer.Local) (*devcontainer.Result, error) {
+	none := &devcontainer.Result{}
 	if commit == "" {
-		return nil, nil
+		return none, nil
 	}
-	entries, _, err := settings.ReadProject(ctx, s.Git, s.Reader, commit)
-	return entries, settingsError(err)
+	entries, found, err := settings.ReadProject(ctx, s.Git, s.Reader, commit)
+	if err != nil {
+		return nil, settingsError(err)
+	}
+	if found {
+		return &devcontainer.Result{Entries: entries}, nil
+	}
+	sum := sha256.Sum256([]byte(s.Repo.CommonDir))
+	local.ID = strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))
+	read, err := devcontainer.Read(ctx, s.Reader, commit, local)
+	if read == nil {
+		read = none
+	}
+	return read, settingsError(err)
 }
 
 // noted is the configuration for the state note, from which another machine makes
@@ -99,7 +139,7 @@ func (k *Kept) noted() map[string]any {
 	entries, _ := settings.Sound(k.Entries)
 	entries = slices.DeleteFunc(entries, func(e settings.Entry) bool {
 		key, _, _ := settings.Find(e.Key)
-		return key.Host || key.Personal && e.Scope == settings.Config
+		return key.Host || e.Personal || key.Personal && e.Scope == settings.Config
 	})
 	m, err := settings.Merge(entries)
 	if err != nil {

@@ -55,6 +55,9 @@ func (e *Engine) Create(ctx context.Context, p api.Create, rep Reporter) (*api.C
 	if err != nil {
 		return nil, err
 	}
+	for _, n := range set.notes {
+		rep.Warn("devcontainer.json: " + n)
+	}
 	if len(set.Unsupported) > 0 {
 		rep.Warn(fmt.Sprintf("not acted on by this version: %s", strings.Join(set.Unsupported, ", ")))
 	}

@@ -384,6 +384,7 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 		return spec.err
 	}
 	took.lap("git")
+	v.st.Config.expandLate(spec.Env, img.Env)
 	if err := v.bringSecrets(ctx, spec.set.secretsOf()); err != nil {
 		return err
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/fusefs"
+	"github.com/git-env/git-env/internal/devcontainer"
 	"github.com/git-env/git-env/internal/secret"
 	"github.com/git-env/git-env/internal/settings"
 )
@@ -27,6 +29,7 @@ type Settings struct {
 	User        string   // "" takes the image's
 	Setup       []string // lines of shell, before the workspace is there
 	Install     []string // lines of shell, in the workspace
+	Start       []string // lines of shell, in the workspace, after each start of the container
 	Vars        []string // K=V
 	Secrets     []secret.Spec
 	Caches      []settings.Volume
@@ -61,6 +64,8 @@ type Settings struct {
 
 	// kept is what they were made of.
 	kept *Kept
+	// notes tells what a devcontainer.json asks for in vain.
+	notes []string
 }
 
 // Service is a service that runs beside an environment.
@@ -87,12 +92,17 @@ func (s *Store) settingsFor(ctx context.Context, commit string, p api.Create) (S
 	if p.Image != "" {
 		flags = append(flags[:len(flags):len(flags)], settings.Flag("env.image", p.Image))
 	}
-	return s.readSettings(ctx, commit, flags...)
+	return s.readAll(ctx, commit, devcontainer.Local{Environ: p.LocalEnv, WorkTree: p.LocalDir}, flags...)
 }
 
-// readSettings reads what a commit ("" for none), git config and flags say.
-func (s *Store) readSettings(ctx context.Context, commit string, flags ...settings.Entry) (Settings, error) {
-	project, err := s.projectEntries(ctx, commit)
+// readSettings reads what a commit ("" for none) and git config say.
+func (s *Store) readSettings(ctx context.Context, commit string) (Settings, error) {
+	return s.readAll(ctx, commit, devcontainer.Local{})
+}
+
+// readAll reads what a commit, git config and flags say.
+func (s *Store) readAll(ctx context.Context, commit string, local devcontainer.Local, flags ...settings.Entry) (Settings, error) {
+	project, err := s.project(ctx, commit, local)
 	if err != nil {
 		return Settings{}, err
 	}
@@ -100,13 +110,24 @@ func (s *Store) readSettings(ctx context.Context, commit string, flags ...settin
 	if err != nil {
 		return Settings{}, err
 	}
-	entries := slices.Concat(project, config, flags)
+	entries := slices.Concat(project.Entries, config, flags)
 	m, err := settings.Merge(entries)
 	if err != nil {
 		return Settings{}, settingsError(err)
 	}
 	set := newSettings(m)
 	set.kept = &Kept{entries}
+	set.notes = project.Notes
+	if len(project.Unused) > 0 {
+		set.notes = append(set.notes, "not used here: "+strings.Join(project.Unused, ", "))
+	}
+	if project.NoImage == nil {
+		return set, nil
+	}
+	if !ownImage(m) {
+		return Settings{}, settingsError(project.NoImage)
+	}
+	set.notes = append(set.notes, "the image is "+set.Image+", and not what the file would build")
 	return set, nil
 }
 
@@ -123,6 +144,7 @@ func newSettings(m *settings.Values) Settings {
 	set := Settings{
 		Image: settings.Env[string](m, "image"), Workdir: settings.Env[string](m, "workdir"), User: settings.Env[string](m, "user"),
 		Setup: settings.EnvAll[string](m, "setup"), Install: settings.EnvAll[string](m, "install"),
+		Start:   settings.EnvAll[string](m, "start"),
 		Vars:    texts(settings.EnvAll[settings.Variable](m, "var")),
 		Secrets: m.Secrets(""), Caches: settings.EnvAll[settings.Volume](m, "cache"),
 		Mounts: settings.EnvAll[settings.Mount](m, "mount"),

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/internal/settings"
 )
 
@@ -95,5 +96,38 @@ func TestSettingsMistakes(t *testing.T) {
 	_, err = r.e.store.readSettings(t.Context(), "")
 	if ExitCode(err) != ExitUsage || err.Error() != r.repo+"/.git/config: unknown key env.colour" {
 		t.Error(err)
+	}
+}
+
+// TestKeptSettings has an environment stay as it was made, whatever is committed
+// later, and one of an earlier version go on with a file that would be refused now.
+func TestKeptSettings(t *testing.T) {
+	r := newRig(t, map[string]string{".gitenv": "[env]\n\tworkdir = /w\n\tmaxFileSize = 1m\n"})
+	git(t, r.repo, "config", "env.workdir", "/mine")
+	head := git(t, r.repo, "rev-parse", "HEAD")
+	set, err := r.e.store.settingsFor(t.Context(), head, api.Create{Image: "x:1", Config: []settings.Entry{settings.Flag("env.disk", "1g")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := &State{Base: head, Config: set.kept}
+	write(t, r.repo+"/.gitenv", "[env]\n\tnosuch = 1\n\tworkdir = /other\n")
+	git(t, r.repo, "commit", "-q", "-a", "-m", "broken")
+	st.Base = git(t, r.repo, "rev-parse", "HEAD")
+	git(t, r.repo, "config", "env.maxFileSize", "2m")
+	git(t, r.repo, "config", "env.disk", "2g")
+	got, err := r.e.store.settingsOf(t.Context(), st)
+	if err != nil || got.Workdir != "/mine" || got.MaxFileSize != 2<<20 || got.Disk != 1<<30 || got.Image != "x:1" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	git(t, r.repo, "config", "--unset", "env.workdir")
+	if got, err = r.e.store.settingsOf(t.Context(), st); err != nil || got.Workdir != "/w" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err = r.e.store.settingsOf(t.Context(), &State{Base: st.Base}); err != nil || got.Workdir != "/other" || len(got.Unsupported) != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	noted := st.Config.noted()
+	if want := map[string]any{"env.workdir": "/mine", "env.maxFileSize": "1m", "env.image": "x:1", "env.disk": "1g"}; !reflect.DeepEqual(noted, want) {
+		t.Errorf("%v", noted)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/git-env/git-env/environment"
+	"github.com/git-env/git-env/internal/devcontainer"
 	"github.com/git-env/git-env/internal/gitcmd"
 	"github.com/git-env/git-env/internal/settings"
 )
@@ -77,7 +78,7 @@ func (a *app) merged(ctx context.Context) (*settings.Values, error) {
 		return nil, err
 	}
 	a.tipUncommitted(ctx)
-	return a.store.ConfigAt(ctx, head, config)
+	return a.store.ConfigAt(ctx, head, config, devcontainer.Local{Environ: a.environ, WorkTree: a.repo.WorkTree})
 }
 
 // userConfig is what the user's git config says, 'git -c' included.

@@ -301,10 +301,11 @@ func (c *configImportCmd) Run(a *app) error {
 		return environment.Errorf(environment.ExitConflict, "%s has uncommitted changes", settings.ProjectFile).
 			WithHint("commit them, or take them back with 'git checkout -- %s'", settings.ProjectFile)
 	}
+	can, cannot := m.Project()
 	var changes []settings.Change
 	err = a.withCopy(t, "", func(t settings.Target, copied string, _ []byte) ([]byte, error) {
 		var err error
-		if changes, err = t.Become(ctx, m.Project()); err != nil || len(changes) == 0 {
+		if changes, err = t.Become(ctx, can); err != nil || len(changes) == 0 {
 			return nil, configError(err)
 		}
 		after, err := os.ReadFile(copied)
@@ -315,6 +316,9 @@ func (c *configImportCmd) Run(a *app) error {
 	})
 	if err != nil {
 		return err
+	}
+	for _, v := range cannot {
+		a.warnf("left out, since it has something of this machine or of the image in it: %s=%s", v.Name(), v.Text())
 	}
 	for _, ch := range changes {
 		if _, err := fmt.Fprintln(a.stdout, ch); err != nil {

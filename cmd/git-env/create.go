@@ -8,7 +8,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/git-env/git-env/environment"
 	"github.com/git-env/git-env/environment/api"
@@ -66,6 +68,7 @@ func (c *createCmd) Run(a *app) error {
 	if p.Paths, err = a.fromTop(c.Paths); err != nil {
 		return err
 	}
+	p.LocalEnv, p.LocalDir = utf8Only(a.environ), a.repo.WorkTree
 	if p.Config, err = a.commandConfig(ctx); err != nil {
 		return err
 	}
@@ -81,6 +84,11 @@ func (c *createCmd) Run(a *app) error {
 	}
 	a.tipf("'git env run %s -- <command>' runs a command in it", made.Name)
 	return nil
+}
+
+// utf8Only leaves out what JSON cannot carry.
+func utf8Only(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool { return !utf8.ValidString(kv) })
 }
 
 // base finds the commit to start from and what is to come along.

@@ -64,6 +64,10 @@ type Create struct {
 	Title string `json:"title,omitempty"`
 	// Config holds settings that were given with the command: 'git -c env.x=y'.
 	Config []settings.Entry `json:"config,omitempty"`
+	// LocalEnv holds the user's environment variables and LocalDir the top of his
+	// work tree, to which a devcontainer.json may refer.
+	LocalEnv []string `json:"local_env,omitempty"`
+	LocalDir string   `json:"local_dir,omitempty"`
 	// DirtyTree is the tree of the user's uncommitted work, to become the first
 	// commit of the environment; empty for none.
 	DirtyTree string `json:"dirty_tree,omitempty"`

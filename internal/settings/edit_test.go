@@ -102,7 +102,8 @@ func TestBecome(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return m.Project()
+		can, _ := m.Project()
+		return can
 	}
 	texts := func(values []Value) []string {
 		var out []string

@@ -43,6 +43,10 @@ type Entry struct {
 	Origin string `json:"origin"`
 	// Line is that of the project's file; 0 when it is not known.
 	Line int `json:"line,omitempty"`
+	// Personal says that something of the user's machine is in it, Late that
+	// variables of the image are still to be put into it.
+	Personal bool `json:"personal,omitempty"`
+	Late     bool `json:"late,omitempty"`
 }
 
 // where is the place of an entry as a message begins with it.
@@ -74,7 +78,8 @@ type Error struct{ msg string }
 // Error names the place, the key and what is wrong.
 func (e *Error) Error() string { return e.msg }
 
-func (e Entry) errorf(format string, args ...any) error {
+// Errorf makes an *Error about an entry.
+func (e Entry) Errorf(format string, args ...any) error {
 	msg := fmt.Errorf(format, args...).Error()
 	if at := e.where(); at != "" {
 		msg = at + ": " + msg

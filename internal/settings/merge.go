@@ -47,16 +47,16 @@ func check(keys []Key, e Entry) (Value, error) {
 	switch {
 	case service != "" || strings.HasPrefix(k.Name, "service."):
 		if err := checkService(service); err != nil {
-			return v, e.errorf("[service \"%s\"]: %w", service, err)
+			return v, e.Errorf("[service \"%s\"]: %w", service, err)
 		}
 	case k.Host && e.Scope == Project:
-		return v, e.errorf("%s concerns this machine; a project cannot set it, 'git config' can", k.Name)
+		return v, e.Errorf("%s concerns this machine; a project cannot set it, 'git config' can", k.Name)
 	}
 	if k.Daemon && e.Scope == Command {
-		return v, e.errorf("%s is read when the daemon starts; it cannot be set for one command", k.Name)
+		return v, e.Errorf("%s is read when the daemon starts; it cannot be set for one command", k.Name)
 	}
 	if e.Bare && !k.Kind.bare {
-		return v, e.errorf("%s has no value", v.Name())
+		return v, e.Errorf("%s has no value", v.Name())
 	}
 	text := e.Value
 	if e.Bare {
@@ -67,10 +67,10 @@ func check(keys []Key, e Entry) (Value, error) {
 	}
 	parsed, err := k.Kind.Parse(text)
 	if err != nil && k.Kind.private {
-		return v, e.errorf("%s: %w", v.Name(), err)
+		return v, e.Errorf("%s: %w", v.Name(), err)
 	}
 	if err != nil {
-		return v, e.errorf("%s = %s: %w", v.Name(), e.Value, err)
+		return v, e.Errorf("%s = %s: %w", v.Name(), e.Value, err)
 	}
 	v.Parsed = parsed
 	return v, nil
@@ -80,14 +80,14 @@ func unknown(e Entry) error {
 	section, _, _ := strings.Cut(e.Key, ".")
 	switch {
 	case e.Scope == Project && (section == "include" || section == "includeif"):
-		return e.errorf("%s: a project's file includes no other", e.Key)
+		return e.Errorf("%s: a project's file includes no other", e.Key)
 	case section != "env" && section != "service":
-		return e.errorf("unknown key %s; the sections are [env] and [service \"<name>\"]", e.Key)
+		return e.Errorf("unknown key %s; the sections are [env] and [service \"<name>\"]", e.Key)
 	}
 	if near := suggest(e.Key); near != "" {
-		return e.errorf("unknown key %s; did you mean %s?", e.Key, near)
+		return e.Errorf("unknown key %s; did you mean %s?", e.Key, near)
 	}
-	return e.errorf("unknown key %s", e.Key)
+	return e.Errorf("unknown key %s", e.Key)
 }
 
 // Sound returns the entries that Check takes: for origins that were checked when
@@ -134,7 +134,7 @@ func (m *Values) checkServices() error {
 	for _, s := range m.Services() {
 		if len(m.of(s, "image")) == 0 && len(m.of(s, "command")) == 0 {
 			first := slices.IndexFunc(m.list, func(v Value) bool { return v.Service == s })
-			return m.list[first].errorf("[service \"%s\"] has neither an image nor a command", s)
+			return m.list[first].Errorf("[service \"%s\"] has neither an image nor a command", s)
 		}
 	}
 	return nil
@@ -266,9 +266,19 @@ type Ask struct {
 	Why string
 }
 
-// Project returns what of it a project's file can say.
-func (m *Values) Project() []Value {
-	return slices.DeleteFunc(m.Shown(), func(v Value) bool { return v.Setting.Host || v.Scope == Default })
+// Project returns what of it a project's file can say, and what of a
+// devcontainer.json it cannot.
+func (m *Values) Project() (can, cannot []Value) {
+	for _, v := range m.Shown() {
+		switch {
+		case v.Setting.Host || v.Scope == Default:
+		case v.Personal || v.Late:
+			cannot = append(cannot, v)
+		default:
+			can = append(can, v)
+		}
+	}
+	return can, cannot
 }
 
 // Asks tells what a value asks of this machine; "" when that is nothing, or when

@@ -58,6 +58,8 @@ func environmentKeys() []Key {
 			About: "a line of shell that prepares the root filesystem, before the workspace is there; its result is kept and shared"},
 		{Name: "env.install", Kind: command(), Multi: true, Pending: true,
 			About: "a line of shell that prepares the workspace when an environment is new, such as fetching dependencies"},
+		{Name: "env.start", Kind: command(), Multi: true, Pending: true,
+			About: "a line of shell to run in the workspace each time the environment's container has started"},
 		{Name: "env.var", Kind: variable(), Multi: true, Personal: true,
 			About: "`NAME=value` in the environment of every command"},
 		{Name: "env.secret", Kind: secretRef(), Multi: true, Personal: true, Trust: trustSecret, TrustFor: "all but `env://`",

@@ -93,6 +93,9 @@ func (e *Engine) Status(ctx context.Context, p api.Status) (*api.Live, error) {
 	}
 	defer v.mu.Unlock()
 	live.Container = v.ctr != nil
+	if v.ctr != nil {
+		live.Isolation = string(v.ctr.Isolation())
+	}
 	if live.Mounted { // unless somebody took it away
 		if live.Mounted, err = fusefs.Mounted(v.st.Workspace); err != nil {
 			return nil, err

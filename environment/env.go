@@ -475,6 +475,7 @@ func (v *Env) spec(ctx context.Context) (runtime.Spec, Settings, error) {
 		Hostname:    hostname(v.st.Name),
 		Labels:      map[string]string{repoLabel: v.e.store.Key(), "io.git-env.environment": v.st.Name},
 		MemoryBytes: set.Memory, CPUs: set.CPUs, PidsLimit: set.runtimePids(),
+		Isolation: set.runtimeIsolation(),
 	}, set, nil
 }
 

@@ -297,6 +297,7 @@ func (x *execution) spawn() (runtime.Process, error) {
 		return nil, errors.New("the container was stopped")
 	}
 	x.startLimits()
+	x.rec.Isolation = string(ctr.Isolation())
 	spec := runtime.ExecSpec{
 		ID: strings.ToLower(x.rec.ID), Args: args, Env: env, Cwd: x.cwd(),
 		TTY: x.p.TTY, Width: x.p.Width, Height: x.p.Height,

@@ -18,6 +18,14 @@ func (s *Settings) runtimePids() int64 {
 	return s.Pids
 }
 
+// runtimeIsolation says a level of isolation as the runtime takes it.
+func (s *Settings) runtimeIsolation() runtime.Isolation {
+	if s.Isolation == "auto" {
+		return runtime.IsolationAuto
+	}
+	return runtime.Isolation(s.Isolation)
+}
+
 // noteLimits records which limits the container ran into while the process ran,
 // and words them for the caller. Of several execs at a time each is told: the
 // kernel counts for all of them together.

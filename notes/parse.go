@@ -132,6 +132,8 @@ func (r *Record) set(h Header) bool {
 		return setString(&r.Command, h.Value)
 	case "cwd":
 		return setString(&r.Cwd, h.Value)
+	case "isolation":
+		return setString(&r.Isolation, h.Value)
 	case "note":
 		return setString(&r.Note, h.Value)
 	case "limit":

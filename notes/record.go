@@ -50,6 +50,9 @@ type Record struct {
 	// Limits are the limits that it ran into, each a name and its value, such as
 	// "memory 512m".
 	Limits []string
+	// Isolation is how far root inside was from root of the machine, such as "basic";
+	// empty when it was not said.
+	Isolation string
 	// Note is a remark of ours for the reader, one line.
 	Note  string
 	Extra []Header
@@ -80,6 +83,9 @@ func (r *Record) Encode() []byte {
 	writeHeader(&b, "duration", formatDuration(r.Duration))
 	writeHeader(&b, "changed", strconv.Itoa(r.Changed))
 	writeHeader(&b, "output", strings.TrimSuffix(fmt.Sprintf("%d %s", r.OutputBytes, r.OutputID), " "))
+	if r.Isolation != "" {
+		writeHeader(&b, "isolation", r.Isolation)
+	}
 	if r.Note != "" {
 		writeHeader(&b, "note", r.Note)
 	}

@@ -51,6 +51,7 @@ func TestRoundTrip(t *testing.T) {
 		"no output":        func(r *Record) { r.Excerpt, r.OutputBytes, r.OutputID = nil, 0, "" },
 		"blank output":     func(r *Record) { r.Excerpt = []byte("\n\n  \n\nx\n\n\n") },
 		"looks like block": func(r *Record) { r.Excerpt = []byte("exec 01JDXYZ6W3K8ABCDEFGHJKMNPQ\nenv y\n\n    z\n") },
+		"isolation":        func(r *Record) { r.Isolation = "basic" },
 		"note":             func(r *Record) { r.Note = "output was cut" },
 		"limits":           func(r *Record) { r.Outcome, r.Limits = Outcome{Signal: "KILL"}, []string{"memory 512m", "pids 200"} },
 		"extra":            func(r *Record) { r.Extra = []Header{{"session", "a"}, {"x-y", "b\nc"}} },

@@ -90,7 +90,21 @@ type Spec struct {
 	// MemoryBytes and CPUs limit the container; 0 means no limit.
 	MemoryBytes int64
 	CPUs        float64
+	// Isolation is the level that it must have; "" takes the best there is. A level
+	// that is not to be had fails the start with a *MissingError.
+	Isolation Isolation
 }
+
+// Isolation is how far root inside is from root of the machine.
+type Isolation string
+
+// Levels of isolation. Each has namespaces, a filter of system calls, few
+// capabilities, no way to gain more, and hidden parts of /proc and /sys.
+const (
+	IsolationAuto  Isolation = ""
+	IsolationBasic Isolation = "basic" // no user namespace
+	IsolationUser  Isolation = "userns"
+)
 
 // ExecSpec says what to run in a container.
 type ExecSpec struct {
@@ -185,6 +199,8 @@ type Container interface {
 	PutSecrets(ctx context.Context, files []SecretFile) error
 	// Running asks whether the container is alive; it does not ask the runtime.
 	Running(ctx context.Context) bool
+	// Isolation is the level reached.
+	Isolation() Isolation
 	// Limits asks the kernel; what cannot be read is zero. It works until the
 	// container is removed.
 	Limits() Limits

@@ -54,14 +54,16 @@ type execJSON struct {
 	// OutputBytes and Output are the size and the blob of the whole output.
 	OutputBytes int64  `json:"output_bytes"`
 	Output      string `json:"output,omitempty"`
-	Note        string `json:"note,omitempty"`
+	// Isolation is how far root inside was from root of this machine.
+	Isolation string `json:"isolation,omitempty"`
+	Note      string `json:"note,omitempty"`
 }
 
 func execOf(r notes.Record, commit string) execJSON {
 	e := execJSON{
 		Exec: r.ID, Env: r.Env, Commit: commit, Command: r.Command, Cwd: r.Cwd,
 		Signal: r.Outcome.Signal, Timeout: r.Outcome.Timeout.Seconds(), Interrupted: r.Outcome.Interrupted,
-		Limits:  r.Limits,
+		Limits: r.Limits, Isolation: r.Isolation,
 		Started: r.Started.UTC(), Duration: r.Duration.Seconds(), Changed: r.Changed,
 		OutputBytes: r.OutputBytes, Output: r.OutputID, Note: r.Note,
 	}

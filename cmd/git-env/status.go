@@ -30,6 +30,9 @@ type statusJSON struct {
 	// container runs.
 	Mounted   bool `json:"mounted"`
 	Container bool `json:"container"`
+	// Isolation is how far root inside is from root of this machine, while the
+	// container runs.
+	Isolation string `json:"isolation,omitempty"`
 	// Running lists the execs under way, each as "<id> <command>".
 	Running []string `json:"running"`
 	// Dirty lists what is uncommitted in the workspace, at most 1,000 paths; a
@@ -113,6 +116,7 @@ func (a *app) statusOf(ctx context.Context, name, head string) (statusJSON, erro
 	}
 	if live != nil {
 		st.Mounted, st.Container = live.Mounted, live.Container
+		st.Isolation = live.Isolation
 		st.Running = append(st.Running, live.Execs...)
 		st.Dirty = append(st.Dirty, live.Dirty...)
 		st.disk(live.DiskUsed, live.DiskLimit)
@@ -185,7 +189,8 @@ func statusText(st statusJSON, now time.Time) string {
 		if len(st.Paths) > 0 {
 			fmt.Fprintf(&b, "Shows: %s; the rest of the branch is hidden\n", strings.Join(st.Paths, ", "))
 		}
-		fmt.Fprintf(&b, "Container: %s, image %s\n", either(st.Container, "running", "not running"), st.Image)
+		fmt.Fprintf(&b, "Container: %s, image %s%s\n", either(st.Container, "running", "not running"), st.Image,
+			either(st.Isolation == "", "", ", isolation "+st.Isolation))
 	}
 	if st.DiskLimit != nil {
 		fmt.Fprintf(&b, "Disk: %s of %s used\n", environment.HumanSize(*st.DiskUsed), environment.HumanSize(*st.DiskLimit))

@@ -239,8 +239,10 @@ type Status struct {
 
 // Live is the answer to Status.
 type Live struct {
-	Mounted   bool     `json:"mounted"`
-	Container bool     `json:"container"`
+	Mounted   bool `json:"mounted"`
+	Container bool `json:"container"`
+	// Isolation is the level that the running container has.
+	Isolation string   `json:"isolation,omitempty"`
 	Execs     []string `json:"execs,omitempty"` // running execs, as "<id> <command>"
 	// Busy says that the environment is being started, committed or forked; what
 	// follows is not known then.

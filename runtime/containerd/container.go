@@ -28,6 +28,8 @@ type container struct {
 	cwd     string
 	user    string
 
+	isolation runtime.Isolation // "" when whoever started it did not say
+
 	rendezvous rendezvous // with the first process
 
 	done  chan runtime.Exit // yields one, then closed
@@ -65,7 +67,8 @@ func newContainer(b *Backend, id string, pid int, spec *specs.Spec, labels map[s
 	c := &container{
 		b: b, id: id, pid: pid, fd: fd, shim: shimOf(pid), cgroup: group, limits: limitFilesOf(pid),
 		process: *spec.Process, cwd: labels[labelCwd], user: labels[labelUser],
-		done: make(chan runtime.Exit, 1), ended: make(chan struct{}),
+		isolation: runtime.Isolation(labels[labelIsolation]),
+		done:      make(chan runtime.Exit, 1), ended: make(chan struct{}),
 		execs: make(map[string]*process),
 	}
 	b.running.Store(id, c)
@@ -142,6 +145,9 @@ func (c *container) ID() string { return c.id }
 
 // Pid implements runtime.Container.
 func (c *container) Pid() int { return c.pid }
+
+// Isolation implements runtime.Container.
+func (c *container) Isolation() runtime.Isolation { return c.isolation }
 
 // Done implements runtime.Container.
 func (c *container) Done() <-chan runtime.Exit { return c.done }

@@ -51,7 +51,7 @@
 //
 // # Isolation
 //
-// Own mount, pid, ipc, uts and cgroup namespaces, the usual capability set,
+// Own mount, pid, ipc, uts and cgroup namespaces, few capabilities,
 // seccomp filter, masked paths and no_new_privs. The network namespace is the
 // host's: ports are shared with the host, and abstract unix sockets of the host
 // can be connected to. Sockets in the file system are not visible.

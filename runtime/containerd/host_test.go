@@ -120,11 +120,14 @@ func hostIsIntact(t *testing.T, c runtime.Container) {
 
 func hostIsHardened(t *testing.T, c runtime.Container) {
 	status := sh(t, c, "grep -E '^(NoNewPrivs|Seccomp|CapBnd|CapEff):' /proc/self/status | tr -d '\\t' | tr '\\n' ' '")
-	if status != "CapEff:00000000a80425fb CapBnd:00000000a80425fb NoNewPrivs:1 Seccomp:2" {
+	if status != "CapEff:00000000a00405fb CapBnd:00000000a00405fb NoNewPrivs:1 Seccomp:2" {
 		t.Errorf("%q", status)
 	}
+	if limits := sh(t, c, "grep '^Max core' /proc/self/limits | tr -s ' '"); limits != "Max core file size 1 1 bytes" {
+		t.Errorf("%q", limits)
+	}
 	for _, line := range []string{
-		"mount -t tmpfs none /mnt", "mount --bind / /mnt", "echo 1 >/proc/sys/kernel/panic", "echo x >/proc/1/oom_score_adj",
+		"mknod /tmp/n c 1 3", "ulimit -Hc unlimited", "mount -t tmpfs none /mnt", "mount --bind / /mnt", "echo 1 >/proc/sys/kernel/panic", "echo x >/proc/1/oom_score_adj",
 		"unshare -U true", "dd if=/dev/vda of=/dev/null count=1", "mknod /tmp/d b 254 0 && head -c1 /tmp/d",
 		"mkdir /sys/fs/cgroup/freezer/x || mkdir /sys/fs/cgroup/x", "echo x >/dev/.git-env/init", "head -c1 /proc/kcore | grep -q .",
 		"ls /proc/1/root/../../home/../etc/ssl/private", "dmesg", "ls /run/containerd /var/run/docker.sock",

@@ -48,3 +48,16 @@ func TestProcessLimit(t *testing.T) {
 		}
 	}
 }
+
+// TestIsolation: a level that is not to be had is refused, never lowered.
+func TestIsolation(t *testing.T) {
+	for asked, want := range map[runtime.Isolation]runtime.Isolation{
+		runtime.IsolationAuto: runtime.IsolationBasic, runtime.IsolationBasic: runtime.IsolationBasic,
+		runtime.IsolationUser: "", "of tomorrow": "",
+	} {
+		got, err := isolationOf(asked)
+		if got != want || (err == nil) != (want != "") || want == "" && !errors.Is(err, runtime.ErrMissing) {
+			t.Errorf("%q: %q, %v", asked, got, err)
+		}
+	}
+}

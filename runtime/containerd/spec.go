@@ -34,6 +34,8 @@ const (
 	labelRootFS = "io.git-env.rootfs"
 	labelUser   = "io.git-env.user" // whom execs run as, in the image's words
 	labelCwd    = "io.git-env.cwd"
+	// labelIsolation is the level that the container was started with.
+	labelIsolation = "io.git-env.isolation"
 )
 
 // ociSpec builds the container's configuration.
@@ -54,7 +56,7 @@ func (b *Backend) ociSpec(ctx context.Context, spec *runtime.Spec, plan *mountPl
 		oci.WithMounts([]specs.Mount{{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
 			Options: []string{"ro", "nosuid", "noexec", "nodev"}}}),
 		oci.WithPidsLimit(pids),
-		withoutRlimits,
+		hardened,
 		seccomp.WithDefaultProfile(),
 	}
 	if spec.MemoryBytes > 0 {
@@ -90,12 +92,6 @@ func (b *Backend) ociSpec(ctx context.Context, spec *runtime.Spec, plan *mountPl
 			Options: []string{"rbind", "rprivate", mode, "nosuid", "nodev"}})
 	}
 	return s, nil
-}
-
-// withoutRlimits leaves the limits inherited from the daemon.
-func withoutRlimits(_ context.Context, _ oci.Client, _ *containers.Container, s *specs.Spec) error {
-	s.Process.Rlimits = nil
-	return nil
 }
 
 // containerEnv is what every process of the container gets.

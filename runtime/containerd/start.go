@@ -48,6 +48,10 @@ func (b *Backend) Start(ctx context.Context, spec runtime.Spec) (runtime.Contain
 }
 
 func (b *Backend) start(ctx context.Context, spec *runtime.Spec) (_ *container, err error) {
+	level, err := isolationOf(spec.Isolation)
+	if err != nil {
+		return nil, err
+	}
 	user, err := b.userOf(ctx, spec.RootFS)
 	if err != nil {
 		return nil, err
@@ -64,6 +68,7 @@ func (b *Backend) start(ctx context.Context, spec *runtime.Spec) (_ *container, 
 		return nil, err
 	}
 	labels := containerLabels(spec)
+	labels[labelIsolation] = string(level)
 	if err := b.create(ctx, spec, config, labels); err != nil {
 		return nil, err
 	}

@@ -31,6 +31,8 @@ type commitRequest struct {
 	refs    *gitcmd.RefTransaction
 	from    string // the branch before git inside committed; "" when it did not
 	hold    *lateHold
+	// recordOnly leaves what changed to the next commit.
+	recordOnly bool
 }
 
 // commitResult says what became of it.
@@ -53,7 +55,7 @@ func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, err
 	}
 	if quiet, err := v.nothingChanged(ctx, left); err != nil {
 		return nil, fmt.Errorf("cannot commit: %w", err)
-	} else if quiet {
+	} else if quiet || req.recordOnly {
 		return v.transact(ctx, req, nil)
 	}
 	known, err := v.knownSecrets(ctx)

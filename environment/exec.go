@@ -398,7 +398,7 @@ func (x *execution) finish() (*api.Ran, error) {
 	limits := x.noteLimits()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	req := commitRequest{caller: x.p.Caller, message: x.message(), record: &x.rec, output: x.out, refs: x.refs}
+	req := commitRequest{caller: x.p.Caller, message: x.message(), record: &x.rec, output: x.out, refs: x.refs, recordOnly: x.p.NoCommit}
 	err := v.mount(ctx) // once more, should the file server have died meanwhile
 	var res *commitResult
 	if err == nil {

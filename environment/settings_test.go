@@ -40,8 +40,8 @@ func TestSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(set.Asks) != 1 || set.Asks[0].Line != 9 || len(set.Unsupported) != 9 {
-		t.Errorf("%+v\n%q", set.Asks, set.Unsupported)
+	if len(set.Asks) != 1 || set.Asks[0].Line != 9 {
+		t.Errorf("%+v", set.Asks)
 	}
 	set.Unsupported, set.Asks, set.kept = nil, nil, nil
 	want := Settings{Image: "b:2", Workdir: "/w", Setup: []string{`echo "a; b" # c`}, Vars: []string{"A=1", "B=2"},

@@ -10,14 +10,15 @@ import (
 )
 
 type runCmd struct {
-	Env     string        `arg:"" optional:"" name:"env" help:"The environment."`
-	Message string        `short:"m" placeholder:"msg" help:"Subject of the commit, instead of the command."`
-	Workdir string        `short:"w" placeholder:"dir" help:"Where the command starts, instead of /workspace; a relative path is below it."`
-	Var     []string      `short:"e" name:"env" sep:"none" placeholder:"<name>[=<value>]" help:"Set a variable for the command; a name alone takes your own value. May be repeated."`
-	Timeout time.Duration `placeholder:"duration" help:"End the command and everything it started after this long ('90s', '1h30m')."`
-	Detach  bool          `short:"d" help:"Start it in the background and return at once; print its id."`
-	Name    string        `placeholder:"name" help:"With -d: what 'ps', 'logs' and 'stop' may call it."`
-	Line    string        `short:"c" name:"command" placeholder:"line" help:"Run a line of shell instead of a command."`
+	Env      string        `arg:"" optional:"" name:"env" help:"The environment."`
+	Message  string        `short:"m" placeholder:"msg" help:"Subject of the commit, instead of the command."`
+	Workdir  string        `short:"w" placeholder:"dir" help:"Where the command starts, instead of /workspace; a relative path is below it."`
+	Var      []string      `short:"e" name:"env" sep:"none" placeholder:"<name>[=<value>]" help:"Set a variable for the command; a name alone takes your own value. May be repeated."`
+	Timeout  time.Duration `placeholder:"duration" help:"End the command and everything it started after this long ('90s', '1h30m')."`
+	NoCommit bool          `help:"Leave what it changed uncommitted in the workspace, for the next commit; it is recorded all the same."`
+	Detach   bool          `short:"d" help:"Start it in the background and return at once; print its id."`
+	Name     string        `placeholder:"name" help:"With -d: what 'ps', 'logs' and 'stop' may call it."`
+	Line     string        `short:"c" name:"command" placeholder:"line" help:"Run a line of shell instead of a command."`
 }
 
 func (*runCmd) restUsage() string { return "-- <command> [<arg>…]" }
@@ -52,8 +53,12 @@ func (c *runCmd) Run(a *app) error {
 
 // params checks the command line.
 func (c *runCmd) params(a *app) (api.Run, error) {
-	p := api.Run{Args: a.rest, Message: c.Message, Workdir: c.Workdir, Timeout: c.Timeout, Name: c.Name}
+	p := api.Run{Args: a.rest, Message: c.Message, Workdir: c.Workdir, Timeout: c.Timeout, Name: c.Name, NoCommit: c.NoCommit}
 	switch {
+	case c.NoCommit && c.Detach:
+		return p, usagef("--no-commit is for commands that are waited for; it does not go with -d")
+	case c.NoCommit && c.Message != "":
+		return p, usagef("-m is for the commit; it does not go with --no-commit")
 	case c.Name != "" && !c.Detach:
 		return p, usagef("--name is for background processes: it goes with -d")
 	case c.Line != "" && len(a.rest) > 0:

@@ -96,6 +96,8 @@ type Run struct {
 	// from the quoted Args (a shell line).
 	Args    []string `json:"args"`
 	Display string   `json:"display,omitempty"`
+	// NoCommit leaves what the command changes uncommitted in the workspace.
+	NoCommit bool `json:"no_commit,omitempty"`
 	// Message becomes the commit's subject; empty derives it from the command.
 	Message string        `json:"message,omitempty"`
 	Workdir string        `json:"workdir,omitempty"`

@@ -51,7 +51,11 @@ func (e *Engine) Create(ctx context.Context, p api.Create, rep Reporter) (*api.C
 	if err != nil {
 		return nil, err
 	}
-	set, err := e.store.settingsFor(ctx, base, p)
+	first, err := e.firstCommit(ctx, p, base)
+	if err != nil {
+		return nil, err
+	}
+	set, err := e.store.settingsFor(ctx, first, p)
 	if err != nil {
 		return nil, err
 	}
@@ -72,10 +76,7 @@ func (e *Engine) Create(ctx context.Context, p api.Create, rep Reporter) (*api.C
 	if err != nil {
 		return nil, err
 	}
-	st.Title, st.Image = p.Title, img
-	if st.First, err = e.firstCommit(ctx, p, base); err != nil {
-		return nil, err
-	}
+	st.Title, st.Image, st.First = p.Title, img, first
 	if st.Tree, err = e.treeOf(ctx, st.First); err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ Only what is missing is installed, always from the distribution's own packages.
   --no-deps      install no packages; needs no root when DIR is yours
   --deps-only    install the packages and nothing else
   --test-deps    also install what the tests need (a static busybox, ps, chattr,
-                 ip, python3, git-lfs, stress-ng)
+                 ip, python3, git-lfs, stress-ng, PostgreSQL)
   --bench-deps   also install what 'make bench-fs' compares with and runs
                  (fuse-overlayfs, ripgrep, sqlite3, npm)
   --uninstall    remove what this script put below DIR; packages and the state
@@ -156,6 +156,8 @@ done
 # package_of TOOL prints the name of the package that brings TOOL.
 package_of() {
     case $pm:$1 in
+    dnf:postgres | zypper:postgres) printf 'postgresql-server\n' ;;
+    *:postgres) printf 'postgresql\n' ;;
     apt-get:busybox | apk:busybox | zypper:busybox) printf 'busybox-static\n' ;;
     dnf:ps | pacman:ps) printf 'procps-ng\n' ;;
     *:ps) printf 'procps\n' ;;
@@ -221,6 +223,16 @@ have_static_busybox() {
     return 1
 }
 
+# have_postgres looks for the server too, which Debian keeps out of PATH.
+have_postgres() {
+    have psql || return 1
+    have postgres && return 0
+    for f in /usr/lib/postgresql/*/bin/postgres; do
+        [ -x "$f" ] && return 0
+    done
+    return 1
+}
+
 missing_tools() {
     for tool in containerd runc git make; do
         have "$tool" || printf '%s\n' "$tool"
@@ -229,6 +241,7 @@ missing_tools() {
     find_go >/dev/null || printf 'go\n'
     if [ $test_deps = yes ]; then
         have_static_busybox || printf 'busybox\n'
+        have_postgres || printf 'postgres\n'
         for tool in ps chattr ip python3 git-lfs stress-ng; do
             have "$tool" || printf '%s\n' "$tool"
         done

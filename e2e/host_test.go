@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -35,12 +36,23 @@ func lacks(capability string) (string, error) {
 				return tool + " is not installed", nil
 			}
 		}
+	case "postgres":
+		// Debian keeps the server out of PATH.
+		found, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+		if err != nil {
+			return "", err
+		}
+		for _, tool := range []string{"postgres", "psql"} {
+			if _, err := exec.LookPath(tool); err != nil && (tool == "psql" || len(found) == 0) {
+				return tool + " is not installed", nil
+			}
+		}
 	case "python3", "git-lfs", "make":
 		if _, err := exec.LookPath(capability); err != nil {
 			return capability + " is not installed", nil
 		}
 	default:
-		return "", fmt.Errorf("unknown capability %q (root, fuse, containerd, python3, git-lfs, make)", capability)
+		return "", fmt.Errorf("unknown capability %q (root, fuse, containerd, python3, git-lfs, make, postgres)", capability)
 	}
 	return "", nil
 }

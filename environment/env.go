@@ -40,6 +40,8 @@ type Env struct {
 	// outputSizes are the bytes of the outputs that are kept, by blob, guarded by mu.
 	outputSizes map[string]int64
 	pending     []pendingCommit // ended execs that are not committed yet, guarded by mu
+	configured  []Service       // services, as of when the container was started; guarded by mu
+	svc         services
 	// recovered tells that the execs which an earlier daemon left are recorded,
 	// guarded by mu.
 	recovered bool
@@ -388,7 +390,8 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 	if err := v.bringSecrets(ctx, spec.set.secretsOf()); err != nil {
 		return err
 	}
-	files := v.secrets.files("")
+	v.configured = spec.set.Services
+	files := v.secretFiles()
 	took.lap("secrets")
 	spec.Image, spec.Secrets = img, len(files) > 0
 	v.workdir, v.timeout = spec.Cwd, spec.set.Timeout
@@ -408,17 +411,7 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 
 // imageRef is what the environment's image resolved to, so that a tag that moved
 // does not change the environment.
-func (v *Env) imageRef() string {
-	im := v.st.Image
-	if im.Digest == "" || strings.Contains(im.Ref, "@") {
-		return im.Ref
-	}
-	name := im.Ref
-	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
-		name = name[:i]
-	}
-	return name + "@" + im.Digest
-}
+func (v *Env) imageRef() string { return v.st.Image.pinned() }
 
 func imageError(ref string, err error) error {
 	switch {
@@ -467,12 +460,18 @@ func (v *Env) spec(ctx context.Context) (runtime.Spec, Settings, error) {
 	if err != nil {
 		return runtime.Spec{}, set, err
 	}
+	volumes, err := v.insideVolumes(set.Services)
+	if err != nil {
+		return runtime.Spec{}, set, err
+	}
+	mounts = append(mounts, volumes...)
 	return runtime.Spec{
 		ID: v.containerID(), RootFS: v.st.RootFS,
 		Mounts:      append([]runtime.Mount{{Source: v.st.Workspace, Target: "/workspace"}}, mounts...),
 		Env:         append([]string{"GIT_ENV=" + v.st.Name}, set.Vars...),
 		Cwd:         set.Workdir,
 		Hostname:    hostname(v.st.Name),
+		Hosts:       v.hosts(set.Services),
 		Labels:      map[string]string{repoLabel: v.e.store.Key(), "io.git-env.environment": v.st.Name},
 		MemoryBytes: set.Memory, CPUs: set.CPUs, PidsLimit: set.runtimePids(),
 		Isolation: set.runtimeIsolation(),
@@ -510,6 +509,9 @@ func (v *Env) stopContainer(ctx context.Context) error {
 // nothing: what is uncommitted is in the layers. v.mu is held.
 func (v *Env) suspend(ctx context.Context, force bool) error {
 	v.stopFollowing()
+	if err := v.suspendServices(ctx); err != nil {
+		return fmt.Errorf("environment '%s': %w", v.st.Name, err)
+	}
 	if err := v.stopContainer(ctx); err != nil {
 		return fmt.Errorf("environment '%s': %w", v.st.Name, err)
 	}

@@ -103,6 +103,11 @@ func (x *execution) prepare(ctx context.Context) error {
 	if err := v.start(ctx, x.st.Report); err != nil {
 		return err
 	}
+	if !x.p.NoServices {
+		if err := v.startServices(ctx, x.st.Report); err != nil {
+			return err
+		}
+	}
 	if _, execs := v.use(); execs == 0 {
 		v.notices(ctx, false) // those from before are not this exec's
 	}
@@ -128,7 +133,7 @@ func (x *execution) prepare(ctx context.Context) error {
 	}
 	if err := x.writeJournal(); err != nil {
 		if x.bg != nil {
-			x.bg.drop(v.e.store, v.name)
+			x.bg.home.drop()
 		}
 		return fmt.Errorf("cannot note the start of the exec: %w", err)
 	}
@@ -231,7 +236,7 @@ func (x *execution) notStarted(startErr error) error {
 // outputs returns where what the process prints goes.
 func (x *execution) outputs() (stdout, stderr io.Writer) {
 	if x.bg != nil {
-		return x.out.masked(x.bg.log.stream(streamStdout)), x.out.masked(x.bg.log.stream(streamStderr))
+		return x.out.masked(x.bg.home.log.stream(streamStdout)), x.out.masked(x.bg.home.log.stream(streamStderr))
 	}
 	return x.out.tee(x.st.Stdout), x.out.tee(x.st.Stderr)
 }
@@ -260,7 +265,10 @@ func (x *execution) restart() error {
 			return err
 		}
 	}
-	return x.v.start(ctx, x.st.Report)
+	if err := x.v.start(ctx, x.st.Report); err != nil || x.p.NoServices {
+		return err
+	}
+	return x.v.startServices(ctx, x.st.Report)
 }
 
 // startFailure maps a command that could not be started to the shell's codes;
@@ -323,7 +331,7 @@ func lookupEnv(environ []string, name, def string) string {
 // time limit or because its caller went away.
 func (x *execution) wait() notes.Outcome {
 	defer x.proc.Close()
-	done := x.awaitEnd()
+	done := awaitEnd(x.proc)
 	var deadline, hangup <-chan time.Time
 	if x.p.Timeout > 0 {
 		t := time.NewTimer(x.p.Timeout)
@@ -364,10 +372,10 @@ type ended struct {
 	err  error
 }
 
-func (x *execution) awaitEnd() <-chan ended {
+func awaitEnd(proc runtime.Process) <-chan ended {
 	done := make(chan ended, 1)
 	go func() {
-		exit, err := x.proc.Wait()
+		exit, err := proc.Wait()
 		done <- ended{exit, err}
 	}()
 	return done

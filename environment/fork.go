@@ -189,7 +189,7 @@ func (v *Env) freeze(ctx context.Context) (time.Duration, error) {
 // forkRootFS branches the container's root filesystem off, if there is one yet.
 // An idle container is stopped for it, which makes the branch cost nothing;
 // beside a running exec what was written is copied.
-func (e *Engine) forkRootFS(ctx context.Context, src *Env, st *State) error {
+func (e *Engine) forkRootFS(ctx context.Context, src *Env, st *State) (err error) {
 	if src.ctr == nil && !src.hadContainer() {
 		return nil
 	}
@@ -197,23 +197,29 @@ func (e *Engine) forkRootFS(ctx context.Context, src *Env, st *State) error {
 	if err != nil {
 		return err
 	}
-	if _, execs := src.use(); execs == 0 {
-		if err := src.stopContainer(ctx); err != nil {
+	if _, execs := src.use(); execs == 0 && len(src.servicesUp()) == 0 {
+		if err := errors.Join(src.removeBoxes(ctx), src.stopContainer(ctx)); err != nil {
 			return err
 		}
+	}
+	if len(src.servicesUp()) > 0 {
+		letGo, still := src.standStill(ctx)
+		if still != nil {
+			return fmt.Errorf("cannot hold the services still: %w", still)
+		}
+		defer func() { err = errors.Join(err, letGo()) }()
 	}
 	img, err := b.Resolve(ctx, src.imageRef(), nil)
 	if err != nil {
 		return imageError(src.st.Image.Ref, err)
 	}
 	err = b.ForkRootFS(ctx, src.st.RootFS, st.RootFS, img)
-	if errors.Is(err, runtime.ErrNotFound) {
-		return nil // no exec has run there yet: the fork starts from the image too
-	}
-	if err != nil {
+	// When there is none yet, no exec has run there: the fork starts from the image
+	// too.
+	if err != nil && !errors.Is(err, runtime.ErrNotFound) {
 		return fmt.Errorf("cannot fork the root filesystem: %w", err)
 	}
-	return nil
+	return e.forkServices(ctx, b, src, st)
 }
 
 // hadContainer says whether a container ever ran, so that a root filesystem may
@@ -235,7 +241,7 @@ func (e *Engine) dropRootFS(ctx context.Context, st *State) error {
 	if err := b.RemoveRootFS(ctx, st.RootFS); err != nil {
 		return fmt.Errorf("cannot remove the root filesystem: %w", err)
 	}
-	return nil
+	return e.dropBoxes(ctx, b, st.Name)
 }
 
 // copySkipped takes over what commits of the source left in the workspace, which

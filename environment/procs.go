@@ -1,7 +1,6 @@
 package environment
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,19 +15,29 @@ import (
 	"github.com/git-env/git-env/notes"
 )
 
-// States of a background process.
+// Kinds of what runs in the background.
 const (
+	KindProcess = "process"
+	KindService = "service"
+)
+
+// States of a background process. A service has the first three while it is
+// looked after.
+const (
+	ProcStarting    = "starting" // it runs and is not ready yet
 	ProcRunning     = "running"
+	ProcRestarting  = "restarting"  // it failed, and is started again in a while
 	ProcExited      = "exited"      // by itself, or by a signal that nobody of us sent
 	ProcStopped     = "stopped"     // because it was asked to
 	ProcFailed      = "failed"      // it could not be started
 	ProcInterrupted = "interrupted" // what watched over it died, and it with that
 )
 
-// Process is a background process of an environment: procs/<id>/state.json. Who
+// Process is a background process or a service of an environment: procs/<id>/state.json. Who
 // watches over it holds the lock beside it.
 type Process struct {
 	ID      string    `json:"id"`
+	Kind    string    `json:"kind"`
 	Name    string    `json:"name,omitempty"`
 	Command string    `json:"command"`
 	Cwd     string    `json:"cwd"`
@@ -38,10 +47,19 @@ type Process struct {
 	// Pid is the process's number inside; 0 when it is not known.
 	Pid     int           `json:"pid,omitempty"`
 	Outcome notes.Outcome `json:"outcome,omitzero"`
+	// What follows is of a service: what its last health check said ("healthy",
+	// "unhealthy"; "" without one), how often it was started again, the address
+	// that its name stands for inside, and its ports there.
+	Health   string   `json:"health,omitempty"`
+	Restarts int      `json:"restarts,omitempty"`
+	Address  string   `json:"address,omitempty"`
+	Ports    []uint16 `json:"ports,omitempty"`
 }
 
 // Running says whether it has not ended.
-func (p *Process) Running() bool { return p.State == ProcRunning }
+func (p *Process) Running() bool {
+	return p.State == ProcRunning || p.State == ProcStarting || p.State == ProcRestarting
+}
 
 // keptProcs is how many background processes that have ended are listed.
 const keptProcs = 10
@@ -201,7 +219,7 @@ func (s *Store) pruneProcs(env string) error {
 	if err != nil {
 		return err
 	}
-	procs = slices.DeleteFunc(procs, func(p Process) bool { return p.Running() || p.Ended.IsZero() })
+	procs = slices.DeleteFunc(procs, func(p Process) bool { return p.Running() || p.Ended.IsZero() || p.Kind == KindService })
 	for len(procs) > keptProcs {
 		if err := os.RemoveAll(s.procDir(env, procs[0].ID)); err != nil {
 			return err
@@ -235,10 +253,4 @@ func (s *Store) markInterrupted(env string) (bool, error) {
 
 func (s *Store) saveProcess(env string, p *Process) error {
 	return durable.WriteJSON(filepath.Join(s.procDir(env, p.ID), "state.json"), p, 0o600)
-}
-
-// lockProcess says that its caller watches over a process, for as long as it
-// lives.
-func (s *Store) lockProcess(ctx context.Context, env, id string) (*durable.FileLock, error) {
-	return durable.Lock(ctx, filepath.Join(s.procDir(env, id), "lock"))
 }

@@ -19,6 +19,8 @@ type Image struct {
 	// WorkingDir and User are the image's defaults; may be empty.
 	WorkingDir string
 	User       string
+	// Command is what the image says to run; may be empty.
+	Command []string
 }
 
 // Info describes the runtime that is in use.
@@ -57,6 +59,9 @@ type SecretFile struct {
 	Data []byte
 }
 
+// Host is a name that a container is to know, and its address.
+type Host struct{ Name, Addr string }
+
 // RootChange is one difference between a root filesystem and its image.
 type RootChange struct {
 	// Status is 'A' for added, 'M' for modified, 'D' for deleted. What is in a
@@ -83,7 +88,9 @@ type Spec struct {
 	// Cwd is the default working directory of execs; "" takes the image's.
 	Cwd      string
 	Hostname string
-	Labels   map[string]string
+	// Hosts are names beside those of the host's /etc/hosts.
+	Hosts  []Host
+	Labels map[string]string
 	// PidsLimit is the largest number of processes; 0 takes the default, a
 	// negative number means no limit.
 	PidsLimit int64
@@ -116,6 +123,9 @@ type ExecSpec struct {
 	Env []string
 	// Cwd is absolute; "" takes the container's.
 	Cwd string
+	// User is a name or number in the container, a group may follow after a colon;
+	// "" takes the image's.
+	User string
 	// TTY asks for a terminal: Stderr is not used then.
 	TTY           bool
 	Width, Height uint16
@@ -164,6 +174,10 @@ type Backend interface {
 	// cost does not depend on the size when no container runs on src; otherwise
 	// that container stands still while what it wrote is copied.
 	ForkRootFS(ctx context.Context, src, dst string, img Image) error
+	// CopyTree copies a directory that containers write to, and that none writes to
+	// now: owners, modes, times, extended attributes, holes and hard links too. dst
+	// must not exist. No symbolic link below src is followed.
+	CopyTree(ctx context.Context, src, dst string) error
 	// DiffRootFS calls fn for what differs between a root filesystem and its image,
 	// sorted within each of its mounts. What a running container writes meanwhile may be
 	// seen or not. Fails with ErrNotFound.

@@ -14,9 +14,10 @@ type grammar struct {
 	Create   createCmd   `cmd:"" help:"Create an environment from a commit."`
 	Run      runCmd      `cmd:"" help:"Run a command in an environment, commit what it changed and record it."`
 	Shell    shellCmd    `cmd:"" help:"Open an interactive shell in an environment."`
-	Ps       psCmd       `cmd:"" help:"List the background processes of an environment."`
-	Logs     logsCmd     `cmd:"" help:"Show what a background process printed."`
-	Stop     stopCmd     `cmd:"" help:"End background processes."`
+	Ps       psCmd       `cmd:"" help:"List the background processes and services of an environment."`
+	Logs     logsCmd     `cmd:"" help:"Show what a background process or service printed."`
+	Stop     stopCmd     `cmd:"" help:"End background processes and services."`
+	Restart  restartCmd  `cmd:"" help:"End services and start them anew."`
 	Commit   commitCmd   `cmd:"" help:"Commit what is uncommitted in an environment."`
 	Log      logCmd      `cmd:"" help:"Show the commits and execs of an environment."`
 	Show     showCmd     `cmd:"" help:"Show the record of one exec."`

@@ -18,7 +18,8 @@ type psCmd struct {
 
 // Help is the long text of --help.
 func (psCmd) Help() string {
-	return `Columns: id, name, state, when it was started, its pid inside, command. Of those
+	return `Columns: id, name, state, when it was started, its pid inside, command; services have
+their address and ports between the last two. Of those
 that have ended the last ten are listed; the records of all are in 'git env log'.
 Nothing is started, mounted or written.`
 }
@@ -28,11 +29,13 @@ type processJSON struct {
 	// ID is that of the exec, Env the environment.
 	ID  string `json:"id"`
 	Env string `json:"env"`
-	// Name is what it was called with --name.
+	// Kind is process or service.
+	Kind string `json:"kind"`
+	// Name is what it was called with --name, or the service's.
 	Name    string `json:"name,omitempty"`
 	Command string `json:"command"`
 	Cwd     string `json:"cwd"`
-	// State is running, exited, stopped, failed or interrupted.
+	// State is starting, running, restarting, exited, stopped, failed or interrupted.
 	State string `json:"state"`
 	// Exit is its exit code, Signal what ended it.
 	Exit   *int   `json:"exit,omitempty"`
@@ -44,11 +47,18 @@ type processJSON struct {
 	Ended   time.Time `json:"ended,omitzero"`
 	// Pid is its number inside while it runs.
 	Pid int `json:"pid,omitempty"`
+	// What follows is a service's: what its health check says, how often it was
+	// started again, where it is reached inside.
+	Health   string   `json:"health,omitempty"`
+	Restarts int      `json:"restarts,omitempty"`
+	Address  string   `json:"address,omitempty"`
+	Ports    []uint16 `json:"ports,omitempty"`
 }
 
 func processOf(env string, p environment.Process) processJSON {
-	out := processJSON{ID: p.ID, Env: env, Name: p.Name, Command: p.Command, Cwd: p.Cwd, State: p.State,
-		Signal: p.Outcome.Signal, Timeout: p.Outcome.Timeout.Seconds(), Started: p.Started.UTC(), Pid: p.Pid}
+	out := processJSON{ID: p.ID, Env: env, Kind: p.Kind, Name: p.Name, Command: p.Command, Cwd: p.Cwd, State: p.State,
+		Signal: p.Outcome.Signal, Timeout: p.Outcome.Timeout.Seconds(), Started: p.Started.UTC(), Pid: p.Pid,
+		Health: p.Health, Restarts: p.Restarts, Address: p.Address, Ports: p.Ports}
 	if !p.Ended.IsZero() {
 		out.Ended = p.Ended.UTC()
 	}
@@ -69,6 +79,8 @@ func processesOf(env string, procs []environment.Process) []processJSON {
 // state is the state in words, with how it ended.
 func (p *processJSON) state() string {
 	switch {
+	case p.Health != "" && p.State == environment.ProcRunning:
+		return p.Health
 	case p.Timeout > 0:
 		return "timeout " + time.Duration(p.Timeout*float64(time.Second)).String()
 	case p.State != environment.ProcExited && p.State != environment.ProcFailed:
@@ -131,7 +143,15 @@ func (c *psCmd) Run(a *app) error {
 }
 
 func (p *processJSON) row(withEnv bool, now time.Time) []string {
-	row := []string{p.ID, either(p.Name == "", "-", p.Name), p.state(), since(p.Started, now), either(p.Pid == 0, "-", fmt.Sprint(p.Pid)), firstLine(p.Command)}
+	row := []string{p.ID, either(p.Name == "", "-", p.Name), p.state(), since(p.Started, now), either(p.Pid == 0, "-", fmt.Sprint(p.Pid))}
+	if p.Kind == environment.KindService {
+		at := p.Address
+		for i, port := range p.Ports {
+			at += either(i == 0, ":", ",") + fmt.Sprint(port)
+		}
+		row = append(row, at)
+	}
+	row = append(row, firstLine(p.Command))
 	if withEnv {
 		row = append([]string{p.Env}, row...)
 	}

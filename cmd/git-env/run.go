@@ -18,6 +18,7 @@ type runCmd struct {
 	NoCommit bool          `help:"Leave what it changed uncommitted in the workspace, for the next commit; it is recorded all the same."`
 	Detach   bool          `short:"d" help:"Start it in the background and return at once; print its id."`
 	Name     string        `placeholder:"name" help:"With -d: what 'ps', 'logs' and 'stop' may call it."`
+	Alone    bool          `name:"no-services" help:"Do not start services that are not up, nor wait for them."`
 	Line     string        `short:"c" name:"command" placeholder:"line" help:"Run a line of shell instead of a command."`
 }
 
@@ -53,7 +54,7 @@ func (c *runCmd) Run(a *app) error {
 
 // params checks the command line.
 func (c *runCmd) params(a *app) (api.Run, error) {
-	p := api.Run{Args: a.rest, Message: c.Message, Workdir: c.Workdir, Timeout: c.Timeout, Name: c.Name, NoCommit: c.NoCommit}
+	p := api.Run{Args: a.rest, Message: c.Message, Workdir: c.Workdir, Timeout: c.Timeout, Name: c.Name, NoCommit: c.NoCommit, NoServices: c.Alone}
 	switch {
 	case c.NoCommit && c.Detach:
 		return p, usagef("--no-commit is for commands that are waited for; it does not go with -d")

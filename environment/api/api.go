@@ -108,6 +108,8 @@ type Run struct {
 	Height  uint16        `json:"height,omitempty"`
 	// Stdin says that the client will send its standard input.
 	Stdin bool `json:"stdin,omitempty"`
+	// NoServices does not wait for services that are not up.
+	NoServices bool `json:"no_services,omitempty"`
 	// Name is a background process's; only for MethodStart.
 	Name string `json:"name,omitempty"`
 	// Shell marks an interactive shell: when Args is empty the container's best

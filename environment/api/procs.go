@@ -4,9 +4,10 @@ import "time"
 
 // Methods about background processes.
 const (
-	MethodStart = "start"
-	MethodStop  = "stop"
-	MethodLogs  = "logs"
+	MethodStart   = "start"
+	MethodStop    = "stop"
+	MethodRestart = "restart"
+	MethodLogs    = "logs"
 )
 
 // Started is the answer to MethodStart, whose parameters are those of Run.
@@ -36,6 +37,21 @@ type Stopped struct {
 	Procs    []string `json:"procs"`
 	Idle     []string `json:"idle,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Restart asks to end services and to start them anew.
+type Restart struct {
+	Caller Caller `json:"caller"`
+	Env    string `json:"env"`
+	// Services are names; none stands for all.
+	Services []string `json:"services,omitempty"`
+	// Grace is how long they have to end by themselves.
+	Grace time.Duration `json:"grace"`
+}
+
+// Restarted is the answer to Restart, given when all are ready.
+type Restarted struct {
+	Services []string `json:"services"`
 }
 
 // Logs asks for what a background process printed, as it comes; the answer

@@ -285,6 +285,8 @@ func (s *server) dispatch(ctx context.Context, conn *wire.Conn, req wire.Request
 		return call(req, func(p api.Run) (*api.Started, error) { return s.engine.Start(ctx, p, rep) })
 	case api.MethodStop:
 		return call(req, func(p api.Stop) (*api.Stopped, error) { return s.engine.Stop(ctx, p) })
+	case api.MethodRestart:
+		return call(req, func(p api.Restart) (*api.Restarted, error) { return s.engine.Restart(ctx, p, rep) })
 	case api.MethodLogs:
 		return call(req, func(p api.Logs) (struct{}, error) {
 			return struct{}{}, s.engine.Logs(ctx, p, conn.Writer(wire.Stdout), conn.Writer(wire.Stderr), rep)

@@ -132,7 +132,6 @@ func serviceKeys() []Key {
 	}
 	for i := range keys {
 		keys[i].Name = "service." + anyService + "." + keys[i].Name
-		keys[i].Pending = true
 	}
 	return keys
 }

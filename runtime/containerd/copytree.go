@@ -31,6 +31,12 @@ func copyTops(ctx context.Context, src, tmp string, overlays []overlay) error {
 	return nil
 }
 
+// CopyTree implements runtime.Backend.
+func (b *Backend) CopyTree(ctx context.Context, src, dst string) error {
+	t := &treeCopier{ctx: ctx, links: make(map[inode]string)}
+	return t.entry(src, dst)
+}
+
 type inode struct{ dev, ino uint64 }
 
 // treeCopier copies trees faithfully: modes, owners, times, extended attributes

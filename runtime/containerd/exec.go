@@ -133,11 +133,11 @@ func (c *container) execConfig(spec *runtime.ExecSpec) (*specs.Process, error) {
 		config.Cwd = "/"
 	}
 	home := "/root"
-	if c.user != "" {
-		if err := c.lookUpUser(); err != nil {
+	if spec.User != "" || c.user != "" {
+		var err error
+		if config.User, home, err = c.userOf(spec.User); err != nil {
 			return nil, err
 		}
-		config.User, home = c.identity.User, c.identity.home
 		config.Capabilities = capabilitiesOf(config.User, config.Capabilities)
 	}
 	defaults := []string{"HOME=" + home}

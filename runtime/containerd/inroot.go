@@ -86,6 +86,15 @@ func (c *container) lookUpUser() error {
 	return id.err
 }
 
+// userOf resolves a user whom an exec asks for, "" the image's.
+func (c *container) userOf(text string) (specs.User, string, error) {
+	if text != "" {
+		return c.parseUser(text)
+	}
+	err := c.lookUpUser()
+	return c.identity.User, c.identity.home, err
+}
+
 func (c *container) parseUser(text string) (user specs.User, home string, err error) {
 	name, group, hasGroup := strings.Cut(text, ":")
 	home = "/"
@@ -108,7 +117,7 @@ func (c *container) parseUser(text string) (user specs.User, home string, err er
 		}
 	})
 	if !found {
-		return user, "", fmt.Errorf("the image's user %q is not in its /etc/passwd", name)
+		return user, "", fmt.Errorf("user %q is not in its /etc/passwd", name)
 	}
 	gid, gidErr := strconv.ParseUint(group, 10, 31)
 	found = !hasGroup || gidErr == nil
@@ -137,7 +146,7 @@ func (c *container) parseUser(text string) (user specs.User, home string, err er
 		}
 	})
 	if !found {
-		return user, "", fmt.Errorf("the image's group %q is not in its /etc/group", group)
+		return user, "", fmt.Errorf("group %q is not in its /etc/group", group)
 	}
 	// The primary group too: a process may drop to another and must not lose it.
 	user.AdditionalGids = append([]uint32{user.GID}, user.AdditionalGids...)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/client"
@@ -79,6 +80,7 @@ func (b *Backend) local(ctx context.Context, name string) (runtime.Image, error)
 		img.Env = mergeEnv([]string{"PATH=" + defaultPath}, config.Config.Env)
 		img.WorkingDir = config.Config.WorkingDir
 		img.User = config.Config.User
+		img.Command = slices.Concat(config.Config.Entrypoint, config.Config.Cmd)
 		return nil
 	})
 	return img, err

@@ -1,10 +1,12 @@
 package containerd
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/contrib/seccomp"
@@ -131,8 +133,12 @@ func (b *Backend) ownMounts(spec *runtime.Spec) ([]specs.Mount, error) {
 	if err != nil {
 		hosts = []byte("127.0.0.1\tlocalhost\n::1\tlocalhost\n")
 	}
+	hosts = append(bytes.TrimRight(hosts, "\n"), '\n')
+	for _, h := range slices.Backward(spec.Hosts) { // in front, because the first line of a name counts
+		hosts = append(fmt.Appendf(nil, "%s\t%s\n", h.Addr, h.Name), hosts...)
+	}
 	if spec.Hostname != "" {
-		hosts = fmt.Appendf(append(hosts, '\n'), "127.0.1.1\t%s\n", spec.Hostname)
+		hosts = fmt.Appendf(hosts, "127.0.1.1\t%s\n", spec.Hostname)
 	}
 	resolv, err := os.ReadFile("/etc/resolv.conf")
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -39,7 +40,23 @@ type grammar struct {
 	Man      manCmd      `cmd:"" hidden:"" help:"Write the manual pages into a directory."`
 }
 
-func newParser(g *grammar) (*kong.Kong, error) {
+// grammarFor is the part of the grammar that concerns a command line: to build all
+// of it takes as long as the rest of a short command. What names no command by its
+// full name gets the whole.
+func grammarFor(args []string) any {
+	if len(args) > 0 {
+		whole := reflect.TypeFor[grammar]()
+		for i := range whole.NumField() {
+			if f := whole.Field(i); strings.ToLower(f.Name) == args[0] {
+				return reflect.New(reflect.StructOf([]reflect.StructField{f})).Interface()
+			}
+		}
+	}
+	return &grammar{}
+}
+
+// newParser makes a parser of a pointer to a grammar or a part of one.
+func newParser(g any) (*kong.Kong, error) {
 	return kong.New(g, kong.Name("git env"), kong.NoDefaultHelp(),
 		kong.Description("Environments: Git branches you can run."),
 		kong.WithHyphenPrefixedParameters(true),
@@ -57,8 +74,7 @@ type allTaker interface{ takesAll() }
 // parse turns arguments into what is to be run; nil when there is nothing left
 // to do.
 func (a *app) parse(args []string) (func() error, error) {
-	var g grammar
-	parser, err := newParser(&g)
+	parser, err := newParser(grammarFor(args))
 	if err != nil {
 		return nil, fmt.Errorf("broken grammar: %w", err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -279,6 +280,34 @@ func TestGitVersions(t *testing.T) {
 	for v, want := range map[string]bool{"2.39.5": true, "2.36.0": true, "2.35.9": false, "3.0": true, "2.45.1.windows.1": true, "x": false} {
 		if gitAtLeast(v, 2, 36) != want {
 			t.Error(v)
+		}
+	}
+}
+
+// TestGrammarFor: a command by itself is what it is among the others.
+func TestGrammarFor(t *testing.T) {
+	whole, err := newParser(&grammar{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, among := range whole.Model.Children {
+		part, err := newParser(grammarFor([]string{among.Name, "x"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(part.Model.Children) != 1 {
+			t.Errorf("%s: %d commands are built", among.Name, len(part.Model.Children))
+			continue
+		}
+		var alone, other strings.Builder
+		err = errors.Join(printHelp(&alone, part.Model.Children[0]), printHelp(&other, among))
+		if err != nil || alone.String() != other.String() {
+			t.Errorf("%s: %v\n%s\n%s", among.Name, err, alone.String(), other.String())
+		}
+	}
+	for _, args := range [][]string{nil, {"-h"}, {"ru"}, {"RUN"}, {""}} {
+		if part, err := newParser(grammarFor(args)); err != nil || len(part.Model.Children) != len(whole.Model.Children) {
+			t.Errorf("%q: %v", args, err)
 		}
 	}
 }

@@ -19,13 +19,17 @@ type limitFiles struct{ memory, memoryEvents, pids, pidsEvents string }
 // limitFilesOf finds those of a process's container. A controller that is in
 // neither kind of hierarchy has none.
 func limitFilesOf(pid int) limitFiles {
-	var l limitFiles
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
-		return l
+		return limitFiles{}
 	}
+	return limitFilesIn(string(data))
+}
+
+// limitFilesIn finds them by what /proc/<pid>/cgroup says.
+func limitFilesIn(groups string) (l limitFiles) {
 	unified := ""
-	for line := range strings.Lines(string(data)) {
+	for line := range strings.Lines(groups) {
 		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(parts) != 3 {
 			continue

@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"errors"
+	"path/filepath"
 	"testing"
 
 	"github.com/git-env/git-env/runtime"
@@ -59,5 +60,36 @@ func TestIsolation(t *testing.T) {
 		if got != want || (err == nil) != (want != "") || want == "" && !errors.Is(err, runtime.ErrMissing) {
 			t.Errorf("%q: %q, %v", asked, got, err)
 		}
+	}
+}
+
+func TestLimitFiles(t *testing.T) {
+	for name, test := range map[string]struct{ groups, memory, memoryEvents, pids, pidsEvents string }{
+		"version 2": {"0::/git-env/a:b\n",
+			"git-env/a:b/memory.max", "git-env/a:b/memory.events", "git-env/a:b/pids.max", "git-env/a:b/pids.events"},
+		"version 1": {"4:memory,x:/git-env/a\n3:pids:/git-env/a\n1:name=systemd:/git-env/a\n",
+			"memory/git-env/a/memory.limit_in_bytes", "memory/git-env/a/memory.oom_control", "pids/git-env/a/pids.max", "pids/git-env/a/pids.events"},
+		"hybrid": {"4:memory:/a\n0::/u\n", "memory/a/memory.limit_in_bytes", "memory/a/memory.oom_control", "u/pids.max", "u/pids.events"},
+	} {
+		at := func(file string) string { return cgroupRoot + "/" + file }
+		want := limitFiles{at(test.memory), at(test.memoryEvents), at(test.pids), at(test.pidsEvents)}
+		if got := limitFilesIn(test.groups); got != want {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "f")
+	for content, want := range map[string]int64{"max\n": 0, "9223372036854771712\n": 0, "512\n": 512, "": 0, "x": 0} {
+		writeFile(t, file, content, 0o600)
+		if got := limitIn(file); got != want {
+			t.Errorf("%q: %d", content, got)
+		}
+	}
+	writeFile(t, file, "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", 0o600)
+	if got := countIn(file, "oom_kill"); got != 3 {
+		t.Errorf("%d kills", got)
+	}
+	if got := countIn(filepath.Join(dir, "none"), "max") + limitIn(filepath.Join(dir, "none")); got != 0 {
+		t.Errorf("%d from nothing", got)
 	}
 }

@@ -101,3 +101,4 @@ for ((n = 0; n < 2 * rounds; n++)); do
 done
 row "git env run -- true" "$(median <"$tmp/ours")"
 row "ctr tasks exec true, same container" "$(median <"$tmp/theirs")"
+printf '%-58s %10s\n' "ours as a share of it" "$(echo "$(median <"$tmp/ours") $(median <"$tmp/theirs")" | awk '{ printf "%.2f", $1 / $2 }')"

@@ -139,7 +139,7 @@ func (k *Kept) noted() map[string]any {
 	entries, _ := settings.Sound(k.Entries)
 	entries = slices.DeleteFunc(entries, func(e settings.Entry) bool {
 		key, _, _ := settings.Find(e.Key)
-		return key.Host || e.Personal || key.Personal && e.Scope == settings.Config
+		return key.Host || e.Personal || key.Personal && e.Scope == settings.Config || e.Scope == settings.Command && asksHost(e)
 	})
 	m, err := settings.Merge(entries)
 	if err != nil {
@@ -154,4 +154,11 @@ func (k *Kept) noted() map[string]any {
 		out[v.Name()] = append(list, v.Text())
 	}
 	return out
+}
+
+// asksHost says whether a value would need consent had the project's file said it:
+// the user's word for it holds on this machine alone.
+func asksHost(e settings.Entry) bool {
+	v, err := settings.Check(e)
+	return err == nil && v.Setting.Trust != nil && v.Parsed != nil && v.Setting.Trust(v.Parsed) != ""
 }

@@ -59,6 +59,12 @@ func (e *Engine) Create(ctx context.Context, p api.Create, rep Reporter) (*api.C
 	if err != nil {
 		return nil, err
 	}
+	if err := e.store.checkTrust(ctx, set); err != nil {
+		return nil, err
+	}
+	if err := e.checkMounts(ctx, set); err != nil {
+		return nil, err
+	}
 	for _, n := range set.notes {
 		rep.Warn("devcontainer.json: " + n)
 	}

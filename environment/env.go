@@ -362,7 +362,7 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 	}
 	took := startLaps()
 	spec := v.specBeside(ctx) // git's part of it takes as long as the runtime's
-	defer spec.wait()
+	defer spec.end()
 	b, err := v.e.runtimeBackend(ctx)
 	if err != nil {
 		return err
@@ -387,7 +387,7 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 	}
 	took.lap("git")
 	v.st.Config.expandLate(spec.Env, img.Env)
-	if err := v.bringSecrets(ctx, spec.set.secretsOf()); err != nil {
+	if err := v.bringSecrets(ctx, &spec.set); err != nil {
 		return err
 	}
 	v.configured = spec.set.Services
@@ -398,6 +398,9 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 	v.ctr, err = b.Start(ctx, spec.Spec)
 	if err != nil {
 		return capability(fmt.Errorf("cannot start the container: %w", err))
+	}
+	if err := checkMounted(v.ctr, spec.held); err != nil {
+		return errors.Join(err, v.stopContainer(ctx))
 	}
 	if len(files) > 0 {
 		if err := v.ctr.PutSecrets(ctx, files); err != nil {
@@ -434,11 +437,18 @@ func (v *Env) containerID() string { return "git-env-" + strings.ToLower(v.st.ID
 type coming struct {
 	runtime.Spec
 	set  Settings // that it was made of
+	held []held
 	err  error
 	done chan struct{}
 }
 
 func (c *coming) wait() { <-c.done }
+
+// end waits for it and lets go of what it holds.
+func (c *coming) end() {
+	c.wait()
+	release(c.held)
+}
 
 // specBeside makes the specification, all but the image, while the caller does
 // something else. v.mu is held until it was waited for.
@@ -446,28 +456,45 @@ func (v *Env) specBeside(ctx context.Context) *coming {
 	c := &coming{done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
-		c.Spec, c.set, c.err = v.spec(ctx)
+		c.Spec, c.set, c.held, c.err = v.spec(ctx)
 	}()
 	return c
 }
 
-func (v *Env) spec(ctx context.Context) (runtime.Spec, Settings, error) {
+// spec also returns what the specification's mounts show of this machine, for the
+// caller to release.
+func (v *Env) spec(ctx context.Context) (runtime.Spec, Settings, []held, error) {
 	set, err := v.settings(ctx)
 	if err != nil {
-		return runtime.Spec{}, set, err
+		return runtime.Spec{}, set, nil, err
+	}
+	if err := v.e.store.checkTrust(ctx, set); err != nil {
+		return runtime.Spec{}, set, nil, err
 	}
 	mounts, err := v.gitMounts(ctx)
 	if err != nil {
-		return runtime.Spec{}, set, err
+		return runtime.Spec{}, set, nil, err
+	}
+	mounts = append([]runtime.Mount{{Source: v.st.Workspace, Target: defaultWorkdir}}, mounts...)
+	shown, err := v.e.hostMounts(ctx, set)
+	if err != nil {
+		return runtime.Spec{}, set, nil, err
+	}
+	for _, h := range shown {
+		mounts = append(mounts, h.Mount)
+	}
+	caches, err := v.e.store.cacheMounts(set.Caches)
+	if err != nil {
+		return runtime.Spec{}, set, shown, err
 	}
 	volumes, err := v.insideVolumes(set.Services)
 	if err != nil {
-		return runtime.Spec{}, set, err
+		return runtime.Spec{}, set, shown, err
 	}
 	mounts = append(mounts, volumes...)
 	return runtime.Spec{
 		ID: v.containerID(), RootFS: v.st.RootFS,
-		Mounts:      append([]runtime.Mount{{Source: v.st.Workspace, Target: "/workspace"}}, mounts...),
+		Mounts:      append(mounts, caches...),
 		Env:         append([]string{"GIT_ENV=" + v.st.Name}, set.Vars...),
 		Cwd:         set.Workdir,
 		Hostname:    hostname(v.st.Name),
@@ -475,7 +502,7 @@ func (v *Env) spec(ctx context.Context) (runtime.Spec, Settings, error) {
 		Labels:      map[string]string{repoLabel: v.e.store.Key(), "io.git-env.environment": v.st.Name},
 		MemoryBytes: set.Memory, CPUs: set.CPUs, PidsLimit: set.runtimePids(),
 		Isolation: set.runtimeIsolation(),
-	}, set, nil
+	}, set, shown, nil
 }
 
 // hostname makes an environment's name fit for gethostname(2).

@@ -119,6 +119,9 @@ func (e *Engine) branchOff(ctx context.Context, src *Env, name string, p api.For
 	if err != nil {
 		return nil, 0, err
 	}
+	if err := e.store.checkTrust(ctx, set); err != nil {
+		return nil, 0, err
+	}
 	outputs, err := e.outputsToFork(ctx, src.st.Name, name)
 	if err != nil {
 		return nil, 0, err

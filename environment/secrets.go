@@ -90,19 +90,17 @@ func (set *Settings) secretsOf() map[string][]secret.Spec {
 	return all
 }
 
-// trustsSecret says whether the user agreed to what a project's file asks for.
-func (e *Engine) trustsSecret(context.Context, secret.Spec) bool { return false }
-
-// fetchSecrets asks the maker of the request for values.
-func (e *Engine) fetchSecrets(ctx context.Context, wanted map[string][]secret.Spec) (map[string][]secret.Value, error) {
+// fetchSecrets asks the maker of the request for the values that settings ask for,
+// if everything that they ask of this machine is trusted.
+func (e *Engine) fetchSecrets(ctx context.Context, set *Settings) (map[string][]secret.Value, error) {
+	if err := e.store.checkTrust(ctx, *set); err != nil {
+		return nil, err
+	}
 	var specs []secret.Spec
 	var owners []string
+	wanted := set.secretsOf()
 	for _, owner := range slices.Sorted(maps.Keys(wanted)) {
 		for _, s := range wanted[owner] {
-			if why := s.NeedsTrust(); why != "" && s.Project && !e.trustsSecret(ctx, s) {
-				return nil, Errorf(ExitFailed, "secret '%s': .gitenv refers to %s, which %s, and you have not agreed to that", s.Target(), s.Reference(), why).
-					WithHint("'git env trust' shows what .gitenv asks for and grants it; or say it yourself: git config --add env.secret '%s'", s)
-			}
 			specs, owners = append(specs, s), append(owners, owner)
 		}
 	}
@@ -131,14 +129,14 @@ func (e *Engine) fetchSecrets(ctx context.Context, wanted map[string][]secret.Sp
 // checkSecrets makes sure, when an environment is made, that its secrets can be
 // had.
 func (e *Engine) checkSecrets(ctx context.Context, set *Settings) error {
-	_, err := e.fetchSecrets(ctx, set.secretsOf())
+	_, err := e.fetchSecrets(ctx, set)
 	return err
 }
 
 // bringSecrets fetches the values anew, for a container that is about to start.
 // v.mu is held.
-func (v *Env) bringSecrets(ctx context.Context, wanted map[string][]secret.Spec) error {
-	got, err := v.e.fetchSecrets(ctx, wanted)
+func (v *Env) bringSecrets(ctx context.Context, set *Settings) error {
+	got, err := v.e.fetchSecrets(ctx, set)
 	if err != nil {
 		return err
 	}
@@ -168,7 +166,7 @@ func (v *Env) knownSecrets(ctx context.Context) (*secret.Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := v.bringSecrets(ctx, set.secretsOf()); err != nil {
+	if err := v.bringSecrets(ctx, &set); err != nil {
 		e := *asError(err)
 		e.Msg = "what is in the workspace cannot be looked through for secrets, and is not committed: " + e.Msg
 		return nil, &e

@@ -62,6 +62,8 @@ type Settings struct {
 	// with the user's consent.
 	Asks []settings.Ask
 
+	// asked is what Mounts and Caches were made of.
+	asked []settings.Value
 	// kept is what they were made of.
 	kept *Kept
 	// notes tells what a devcontainer.json asks for in vain.
@@ -160,6 +162,7 @@ func newSettings(m *settings.Values) Settings {
 		BlobCache: settings.Env[int64](m, "blobCache"),
 
 		Unsupported: m.Pending(), Asks: m.Asks(),
+		asked: slices.Concat(m.Of("mount"), m.Of("cache")),
 	}
 	if len(m.Of("pids")) > 0 {
 		set.Pids = settings.Env[int64](m, "pids")

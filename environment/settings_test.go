@@ -44,6 +44,7 @@ func TestSettings(t *testing.T) {
 		t.Errorf("%+v", set.Asks)
 	}
 	set.Unsupported, set.Asks, set.kept = nil, nil, nil
+	set.asked = nil
 	want := Settings{Image: "b:2", Workdir: "/w", Setup: []string{`echo "a; b" # c`}, Vars: []string{"A=1", "B=2"},
 		Memory: 4 << 30, CPUs: 1.5, Network: "host", Allow: []settings.HostPort{{Host: "example.com", Port: 443}},
 		Ports: []settings.Port{{Host: 8080, Inside: 3000}}, Isolation: "auto", MaxFileSize: 100 << 20,

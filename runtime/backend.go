@@ -50,6 +50,8 @@ type Mount struct {
 	// Source is an absolute host path, Target an absolute path inside.
 	Source, Target string
 	ReadOnly       bool
+	// Flat leaves out what is mounted below the source.
+	Flat bool
 }
 
 // SecretFile is a file that exists in the memory of a container only.

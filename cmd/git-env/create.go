@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -16,15 +17,17 @@ import (
 	"github.com/git-env/git-env/environment/api"
 	"github.com/git-env/git-env/environment/integrate"
 	"github.com/git-env/git-env/internal/gitcmd"
+	"github.com/git-env/git-env/internal/settings"
 )
 
 type createCmd struct {
-	Name  string `arg:"" optional:"" name:"name" help:"Name of the environment; made up when left out."`
-	From  string `placeholder:"rev" help:"Start from this commit, tag, branch or environment instead of HEAD."`
-	Image string `placeholder:"image" help:"Image of its container: an OCI reference, or 'host' for this machine's own tools."`
-	Title string `placeholder:"title" help:"What it is for, in a few words."`
-	Paths paths  `placeholder:"path" help:"Show only these files and directories of the commit; the rest stays in the branch, hidden. More than one may follow."`
-	Dirty bool   `help:"Take uncommitted work along, tracked and untracked, as its first commit."`
+	Name  string   `arg:"" optional:"" name:"name" help:"Name of the environment; made up when left out."`
+	From  string   `placeholder:"rev" help:"Start from this commit, tag, branch or environment instead of HEAD."`
+	Image string   `placeholder:"image" help:"Image of its container: an OCI reference, or 'host' for this machine's own tools."`
+	Title string   `placeholder:"title" help:"What it is for, in a few words."`
+	Paths paths    `placeholder:"path" help:"Show only these files and directories of the commit; the rest stays in the branch, hidden. More than one may follow."`
+	Mount []string `sep:"none" placeholder:"source:target[:rw]" help:"Show it a file or directory of this machine, read-only unless :rw follows. May be repeated."`
+	Dirty bool     `help:"Take uncommitted work along, tracked and untracked, as its first commit."`
 }
 
 // Help is the long text of --help.
@@ -72,6 +75,9 @@ func (c *createCmd) Run(a *app) error {
 	if p.Config, err = a.commandConfig(ctx); err != nil {
 		return err
 	}
+	for _, m := range c.Mount {
+		p.Config = append(p.Config, settings.Flag("env.mount", a.fromHere(m)))
+	}
 	check, cancel := c.look(ctx, a)
 	defer cancel()
 	var made api.Created
@@ -89,6 +95,15 @@ func (c *createCmd) Run(a *app) error {
 // utf8Only leaves out what JSON cannot carry.
 func utf8Only(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool { return !utf8.ValidString(kv) })
+}
+
+// fromHere makes the source of a mount that was given relative to the current
+// directory absolute.
+func (a *app) fromHere(mount string) string {
+	if mount == "" || strings.ContainsRune("/~:", rune(mount[0])) {
+		return mount
+	}
+	return a.cwd() + "/" + mount
 }
 
 // base finds the commit to start from and what is to come along.

@@ -34,6 +34,7 @@ type grammar struct {
 	Layer    layerCmd    `cmd:"" help:"List the layers of workspaces, or export one."`
 	Delete   deleteCmd   `cmd:"" help:"Delete environments."`
 	Config   configCmd   `cmd:"" help:"Read and change the settings of environments."`
+	Trust    trustCmd    `cmd:"" help:"Allow what the repository's own files ask of this machine."`
 	Daemon   daemonCmd   `cmd:"" help:"Show or stop this repository's daemon."`
 	Doctor   doctorCmd   `cmd:"" help:"Check what this machine needs for environments."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`

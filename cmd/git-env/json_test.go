@@ -69,7 +69,7 @@ func TestJSONDocs(t *testing.T) {
 	sections := jsonSections(t)
 	types := map[string]any{
 		"exec": execJSON{}, "list": summaryJSON{}, "status": statusJSON{}, "log": commitJSON{},
-		"delete": api.Deleted{}, "fork": forkJSON{}, "layer": layerJSON{}, "hydrate": hydratedJSON{}, "diff --rootfs": rootChangeJSON{}, "daemon": daemonJSON{}, "ps": processJSON{}, "doctor": check{}, "config": configJSON{}, "version": versionJSON{},
+		"delete": api.Deleted{}, "fork": forkJSON{}, "layer": layerJSON{}, "hydrate": hydratedJSON{}, "diff --rootfs": rootChangeJSON{}, "daemon": daemonJSON{}, "ps": processJSON{}, "doctor": check{}, "config": configJSON{}, "trust": trustJSON{}, "version": versionJSON{},
 	}
 	for name, s := range sections {
 		typ, ok := types[name]

@@ -78,6 +78,16 @@ type Error struct{ msg string }
 // Error names the place, the key and what is wrong.
 func (e *Error) Error() string { return e.msg }
 
+// Where is the place that a message about the entry begins with: a file and its
+// line, or "command line".
+func (e Entry) Where() string { return e.where() }
+
+// Refuse is an *Error about the value, for what is found when it is acted on. Its
+// text names the place, the key and the value.
+func (v Value) Refuse(format string, args ...any) error {
+	return v.Errorf("%s = %s: %w", v.Name(), v.Value, fmt.Errorf(format, args...))
+}
+
 // Errorf makes an *Error about an entry.
 func (e Entry) Errorf(format string, args ...any) error {
 	msg := fmt.Errorf(format, args...).Error()

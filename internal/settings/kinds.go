@@ -55,7 +55,8 @@ type Volume struct {
 
 // Mount is a file or directory of the host.
 type Mount struct {
-	// Source is absolute, or begins with "~/".
+	// Source is absolute, or begins with "~/", or is relative to the top of the
+	// repository's work tree.
 	Source, Target string
 	Writable       bool
 }
@@ -279,12 +280,15 @@ func volume() Kind {
 		if !named {
 			name, target = "", s
 		}
-		if named && !isUser(name) || !path.IsAbs(target) || path.Clean(target) == "/" {
+		if named && !isVolume(name) || !path.IsAbs(target) || path.Clean(target) == "/" {
 			return nil, errors.New("not an absolute path, or <name>:<absolute path>")
 		}
 		return Volume{name, path.Clean(target)}, nil
 	})
 }
+
+// isVolume says whether name can be that of a directory, and is not "..".
+func isVolume(name string) bool { return isUser(name) && name[0] != '.' }
 
 func mount() Kind {
 	return simple("source:target[:rw]", func(s string) (any, error) {
@@ -302,8 +306,8 @@ func mount() Kind {
 			return nil, errors.New("not <source>:<target>[:ro|:rw]")
 		}
 		m.Source, m.Target = parts[0], parts[1]
-		if !filepath.IsAbs(m.Source) && !strings.HasPrefix(m.Source, "~/") || !path.IsAbs(m.Target) {
-			return nil, errors.New("not absolute paths; the source may begin with ~/")
+		if m.Source == "" || strings.HasPrefix(m.Source, "~") && !strings.HasPrefix(m.Source, "~/") || !path.IsAbs(m.Target) {
+			return nil, errors.New("not <source>:<absolute path>, where the source is absolute, begins with ~/, or is relative to the top of the repository")
 		}
 		m.Target = path.Clean(m.Target)
 		return m, nil

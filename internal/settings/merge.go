@@ -290,11 +290,19 @@ func (v Value) Asks() string {
 	return v.Setting.Trust(v.Parsed)
 }
 
+// replacedBy says whether a later value takes the place of this one, of several:
+// of secrets that are the same inside only the last is fetched.
+func (v Value) replacedBy(later Value) bool {
+	a, ok := v.Parsed.(secret.Spec)
+	b, too := later.Parsed.(secret.Spec)
+	return ok && too && v.Setting.Name == later.Setting.Name && v.Service == later.Service && a.Target() == b.Target()
+}
+
 // Asks lists what takes effect only with the user's consent.
 func (m *Values) Asks() []Ask {
 	var out []Ask
-	for _, v := range m.list {
-		if why := v.Asks(); why != "" {
+	for i, v := range m.list {
+		if why := v.Asks(); why != "" && !slices.ContainsFunc(m.list[i+1:], v.replacedBy) {
 			out = append(out, Ask{v, why})
 		}
 	}

@@ -90,8 +90,12 @@ func (b *Backend) ociSpec(ctx context.Context, spec *runtime.Spec, plan *mountPl
 		if m.ReadOnly {
 			mode = "ro"
 		}
+		bind := "rbind"
+		if m.Flat {
+			bind = "bind"
+		}
 		s.Mounts = append(s.Mounts, specs.Mount{Type: "bind", Source: m.Source, Destination: m.Target,
-			Options: []string{"rbind", "rprivate", mode, "nosuid", "nodev"}})
+			Options: []string{bind, "rprivate", mode, "nosuid", "nodev"}})
 	}
 	return s, nil
 }

@@ -130,6 +130,7 @@ func TestSparseMergesAreComplete(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			in.settled(in.v)
 		} else {
 			in.git("merge", "-q", "--ff-only", git(t, in.repo, "rev-parse", "HEAD"))
 			in.commit(in.v)

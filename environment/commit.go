@@ -87,7 +87,7 @@ func (v *Env) commit(ctx context.Context, req commitRequest) (*commitResult, err
 		return nil, fmt.Errorf("cannot commit: %w", err)
 	}
 	took.lap("changes")
-	set.known = known
+	set.guard = newGuard(v.e.writer.Format(), known, left.Secret)
 	edits, err := v.store(ctx, sc, set)
 	if err != nil {
 		return nil, fmt.Errorf("cannot commit: %w", err)
@@ -218,16 +218,19 @@ func (v *Env) store(ctx context.Context, sc *scratch, set *changeSet) ([]objects
 			a = att[i]
 		}
 		a.config = config.CleansLineEnds()
-		id, err := v.blob(ctx, sc, f, a, set.known)
+		id, err := v.blob(ctx, sc, f, a, set.guard)
 		if errors.Is(err, os.ErrNotExist) && f.ent.Source != "" {
 			if f, err = v.retry(ctx, f); err == nil {
-				id, err = v.blob(ctx, sc, f, a, set.known)
+				id, err = v.blob(ctx, sc, f, a, set.guard)
 			}
 		}
 		var refused *gitcmd.Error
 		var found *secret.Found
 		switch {
 		case errors.As(err, &found):
+			if err := set.guard.note(f); err != nil {
+				return nil, fmt.Errorf("'%s': %w", f.path, err)
+			}
 			set.hold(f.path, found.Error())
 			continue
 		case errors.Is(err, os.ErrNotExist):
@@ -271,8 +274,8 @@ func gitMode(e fusefs.DirtyEntry) objects.Mode {
 }
 
 // blob stores a file's content as git would and returns its id.
-func (v *Env) blob(ctx context.Context, sc *scratch, f changedFile, a attrs, known *secret.Set) (string, error) {
-	if err := secretInName(known, f); err != nil {
+func (v *Env) blob(ctx context.Context, sc *scratch, f changedFile, a attrs, g *guard) (string, error) {
+	if err := g.check(f); err != nil {
 		return "", err
 	}
 	switch {
@@ -300,12 +303,12 @@ func (v *Env) blob(ctx context.Context, sc *scratch, f changedFile, a attrs, kno
 		}
 	}
 	if converts {
-		if err := looksThrough(known, f.ent.Data); err != nil {
+		if err := looksThrough(g.known, f.ent.Data); err != nil {
 			return "", err
 		}
 		return sc.clean(ctx, f.path, f.ent.Data)
 	}
-	return v.e.storeFile(f.ent.Data, known)
+	return v.e.storeFile(f.ent.Data, g.known)
 }
 
 // storeFile writes a file as a blob, unless it has a secret in it: it fails with a
@@ -472,7 +475,7 @@ func (v *Env) buildRecord(ctx context.Context, req commitRequest, res *commitRes
 // settle tells the file server what is committed now and remembers what was left
 // out.
 func (v *Env) settle(ctx context.Context, set *changeSet, left skipped, tip string) error {
-	now := skipped{Held: rawPaths(uniq(set.held)), Rules: set.rules, More: left.More && !set.all}
+	now := skipped{Held: rawPaths(uniq(set.held)), Secret: set.guard.noted(), Rules: set.rules, More: left.More && !set.all}
 	if len(now.Held) > maxHeld {
 		now.Held, now.More = now.Held[:maxHeld], true
 	}

@@ -250,7 +250,7 @@ func (e *Engine) dropRootFS(ctx context.Context, st *State) error {
 // copySkipped takes over what commits of the source left in the workspace, which
 // is in the fork's workspace too, and that it has a root filesystem.
 func copySkipped(from, to string) error {
-	for _, name := range []string{"skipped.json", "started"} {
+	for _, name := range []string{"skipped.json", heldObjects, "started"} {
 		data, err := os.ReadFile(filepath.Join(from, name))
 		if errors.Is(err, os.ErrNotExist) {
 			continue

@@ -2,10 +2,7 @@ package environment
 
 import (
 	"context"
-	"errors"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/git-env/git-env/internal/secret"
@@ -159,7 +156,7 @@ func (v *Env) knownSecrets(ctx context.Context) (*secret.Set, error) {
 	if v.secrets != nil {
 		return v.secrets.set, nil
 	}
-	if _, err := os.Lstat(filepath.Join(v.dir(), "started")); errors.Is(err, os.ErrNotExist) {
+	if !v.hadContainer() {
 		return nil, nil // nobody could have written any
 	}
 	set, err := v.settings(ctx)

@@ -27,6 +27,9 @@ type skipped struct {
 	// Rules is the fingerprint of the rules and limits outside of the tree that
 	// all this holds for; "" when nothing was left out yet.
 	Rules string `json:"rules,omitempty"`
+	// Secret are those of Held that had a secret in them. They stay held as long as
+	// they are what they were: the value may be another one by now, or not known.
+	Secret []heldSecret `json:"secret,omitempty"`
 	// Ignored is what an earlier version left; it knew nothing of Rules.
 	Ignored []rawPath `json:"ignored,omitempty"`
 }
@@ -96,5 +99,5 @@ func (v *Env) loadSkipped() (skipped, error) {
 }
 
 func equalSkipped(a, b skipped) bool {
-	return slices.Equal(a.Ignored, b.Ignored) && slices.Equal(a.Held, b.Held) && a.More == b.More && a.Rules == b.Rules
+	return slices.Equal(a.Ignored, b.Ignored) && slices.Equal(a.Held, b.Held) && slices.Equal(a.Secret, b.Secret) && a.More == b.More && a.Rules == b.Rules
 }

@@ -248,7 +248,7 @@ func (v *Env) importSince(ctx context.Context, root *os.Root, inside, tip string
 	if err != nil {
 		return err
 	}
-	if err := checkImport(ctx, q, known, list); err != nil {
+	if err := v.checkImport(ctx, q, known, list); err != nil {
 		return err
 	}
 	var ids bytes.Buffer

@@ -130,12 +130,17 @@ func (t *Stream) Close() error {
 
 // Found is the error of a Reader that came upon a value.
 type Found struct {
-	// Name is what the secret is called inside.
+	// Name is what the secret is called inside; "" when that is not known any more.
 	Name string
 }
 
 // Error does not tell the value.
-func (f *Found) Error() string { return "it has the value of secret '" + f.Name + "' in it" }
+func (f *Found) Error() string {
+	if f.Name == "" {
+		return "it had the value of a secret in it and was not changed since"
+	}
+	return "it has the value of secret '" + f.Name + "' in it"
+}
 
 // Reader passes r on until a value was read in whole: then it fails with a *Found.
 // A nil Set returns r itself.

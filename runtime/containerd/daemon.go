@@ -184,7 +184,7 @@ func (d *daemon) startLocked(ctx context.Context) error {
 	}
 	cmd := exec.Command(bin, "--config", config)
 	cmd.Dir = "/"
-	cmd.Env = daemonEnv()
+	cmd.Env = daemonEnv(d.runDir)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -272,8 +272,10 @@ func peerPid(socket string) (int, error) {
 }
 
 // daemonEnv is the user's environment with a PATH that has the sbin directories:
-// containerd looks for the shim there, and the shim for runc.
-func daemonEnv() []string {
+// containerd looks for the shim there, and the shim for runc. What the shim passes
+// to runc, the variables of a command among it, is for a moment in a file in the
+// runtime directory, else in /tmp: ours is to be in memory.
+func daemonEnv(runDir string) []string {
 	env := make([]string, 0, 16)
 	path := ""
 	for _, kv := range os.Environ() {
@@ -281,7 +283,7 @@ func daemonEnv() []string {
 		switch {
 		case key == "PATH":
 			path = value
-		case key == "NOTIFY_SOCKET", key == "LISTEN_FDS", key == "LISTEN_PID",
+		case key == "XDG_RUNTIME_DIR", key == "NOTIFY_SOCKET", key == "LISTEN_FDS", key == "LISTEN_PID",
 			strings.HasPrefix(key, "GIT_"), strings.HasPrefix(key, "OTEL_"):
 		default:
 			env = append(env, kv)
@@ -291,7 +293,7 @@ func daemonEnv() []string {
 	for _, dir := range binDirs {
 		dirs = append(dirs, dir)
 	}
-	return append(env, "PATH="+strings.Join(dirs, string(os.PathListSeparator)))
+	return append(env, "XDG_RUNTIME_DIR="+runDir, "PATH="+strings.Join(dirs, string(os.PathListSeparator)))
 }
 
 func (d *daemon) logPath() string { return filepath.Join(d.runDir, "containerd.log") }

@@ -42,13 +42,12 @@ func (r *recorder) tee(w io.Writer) io.Writer {
 	return st
 }
 
-// masked returns a writer that passes on what is written, once it is decided what
-// of it is a secret.
+// masked returns a writer that passes on what is written with secrets masked.
 func (r *recorder) masked(w io.Writer) io.Writer {
 	if r.secrets == nil {
 		return w
 	}
-	st := r.secrets.Stream(w, nil)
+	st := r.secrets.Log(w)
 	r.streams = append(r.streams, st)
 	return st
 }

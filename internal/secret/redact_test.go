@@ -246,6 +246,25 @@ func TestLive(t *testing.T) {
 	}
 }
 
+// TestLog: a line is seen to its end, and no more than three bytes of a value.
+func TestLog(t *testing.T) {
+	var log bytes.Buffer
+	st := setOf("password").Log(&log)
+	for _, step := range [][2]string{{"port 7\n", "port 7\n"}, {"a pas", "port 7\na pas"}, {"sword", "port 7\na pas***"},
+		{" passw", "port 7\na pas*** "}, {"x", "port 7\na pas*** passwx"}} {
+		_, _ = st.Write([]byte(step[0]))
+		st.letGo()
+		if log.String() != step[1] {
+			t.Fatalf("after %q: %q", step[0], &log)
+		}
+	}
+	_, _ = st.Write([]byte("passwor"))
+	_ = st.Close()
+	if want := "port 7\na pas*** passwxpasswor"; log.String() != want {
+		t.Errorf("at the end: %q", &log)
+	}
+}
+
 func TestNoSecrets(t *testing.T) {
 	var s *Set
 	r := strings.NewReader("x")

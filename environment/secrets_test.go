@@ -189,14 +189,14 @@ func TestSecretsAreAskedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = r.e.checkSecrets(ctx, &set)
-	if ExitCode(err) != ExitFailed || !strings.Contains(err.Error(), "secret 'B': .gitenv refers to file:///etc/x, which reads a file of this machine") || k.asked != 0 {
+	if ExitCode(err) != ExitFailed || !strings.Contains(err.Error(), ".gitenv:3: env.secret = B=file:///etc/x (reads a file of this machine)") || k.asked != 0 {
 		t.Errorf("asked %d times, %v", k.asked, err)
 	}
 	git(t, r.repo, "config", "env.secret", "B=file:///etc/x")
 	if set, err = r.e.store.readSettings(ctx, head); err != nil {
 		t.Fatal(err)
 	}
-	got, err := r.e.fetchSecrets(ctx, set.secretsOf())
+	got, err := r.e.fetchSecrets(ctx, &set)
 	if err != nil || k.asked != 1 {
 		t.Fatalf("asked %d times, %v", k.asked, err)
 	}

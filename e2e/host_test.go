@@ -51,8 +51,17 @@ func lacks(capability string) (string, error) {
 		if _, err := exec.LookPath(capability); err != nil {
 			return capability + " is not installed", nil
 		}
+	case "network":
+		f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+		if err != nil {
+			return err.Error(), nil
+		}
+		if _, err := exec.LookPath("ip"); err != nil {
+			return "ip is not installed", f.Close()
+		}
+		return "", f.Close()
 	default:
-		return "", fmt.Errorf("unknown capability %q (root, fuse, containerd, python3, git-lfs, make, postgres)", capability)
+		return "", fmt.Errorf("unknown capability %q (root, fuse, containerd, network, python3, git-lfs, make, postgres)", capability)
 	}
 	return "", nil
 }

@@ -33,6 +33,7 @@ func verbs() map[string]verb {
 
 		"documented":   documented,
 		"otherversion": otherversion,
+		"machines":     machines,
 	}
 }
 

@@ -67,6 +67,8 @@ type Engine struct {
 		making map[string]bool // guarded by Mutex
 	}
 
+	ports sync.Mutex // held while ports are given away and saved; after that of an Env
+
 	mu      sync.Mutex
 	envs    map[string]*Env // guarded by mu
 	files   *fusefs.Client  // guarded by mu; nil until the first mount
@@ -269,6 +271,7 @@ func (e *Engine) runtimeBackend(ctx context.Context) (runtime.Backend, error) {
 		RunDir:   filepath.Join(RunHome(), "git-env", "containerd"),
 		StateDir: e.store.Dir,
 		Exe:      e.opts.Exe,
+		Network:  networkOptions(e.setting),
 	})
 	if err != nil {
 		return nil, capability(err)
@@ -312,9 +315,12 @@ func capability(err error) error {
 		return err
 	}
 	out := &Error{Code: ExitCapability, Msg: m.Error(), Err: err}
-	if m.Package != "" {
+	switch {
+	case m.Hint != "":
+		out.Hint = m.Hint
+	case m.Package != "":
 		out.Hint = fmt.Sprintf("install the package '%s'; 'git env doctor' checks everything", m.Package)
-	} else {
+	default:
 		out.Hint = "'git env doctor' checks everything"
 	}
 	return out

@@ -16,6 +16,7 @@ import (
 	"github.com/git-env/git-env/fusefs/layer"
 	"github.com/git-env/git-env/internal/durable"
 	"github.com/git-env/git-env/runtime"
+	"github.com/git-env/git-env/runtime/network"
 )
 
 // Env is one environment in an Engine.
@@ -37,6 +38,10 @@ type Env struct {
 	timeout time.Duration     // of a command, guarded by mu; 0 for none
 	workdir string            // of the container, guarded by mu
 	secrets *envSecrets       // nil until a container was started, guarded by mu
+	wanted  network.Rules     // what the settings let execs reach, guarded by mu
+	reach   network.Rules     // what the container reaches now, guarded by mu
+	// published are the ports that are listened on, guarded by mu.
+	published map[PublishedPort]*network.Published
 	// outputSizes are the bytes of the outputs that are kept, by blob, guarded by mu.
 	outputSizes map[string]int64
 	pending     []pendingCommit // ended execs that are not committed yet, guarded by mu
@@ -351,7 +356,10 @@ func removeUpTo(dir, top string) {
 }
 
 // start brings the container up; v.mu is held and the workspace mounted.
-func (v *Env) start(ctx context.Context, rep Reporter) error {
+func (v *Env) start(ctx context.Context, rep Reporter) error { return v.startWith(ctx, rep, nil) }
+
+// startWith is start with a network other than that of the settings, if any.
+func (v *Env) startWith(ctx context.Context, rep Reporter, reach *network.Rules) error {
 	if v.ctr != nil {
 		if v.ctr.Running(ctx) {
 			return nil
@@ -394,7 +402,11 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 	files := v.secretFiles()
 	took.lap("secrets")
 	spec.Image, spec.Secrets = img, len(files) > 0
-	v.workdir, v.timeout = spec.Cwd, spec.set.Timeout
+	v.workdir, v.timeout, v.wanted = spec.Cwd, spec.set.Timeout, spec.Network
+	if reach != nil {
+		spec.Network = *reach
+	}
+	v.reach = spec.Network
 	v.ctr, err = b.Start(ctx, spec.Spec)
 	if err != nil {
 		return capability(fmt.Errorf("cannot start the container: %w", err))
@@ -407,6 +419,10 @@ func (v *Env) start(ctx context.Context, rep Reporter) error {
 			return errors.Join(Errorf(ExitFailed, "cannot put the secrets into the container: %w", err), v.stopContainer(ctx))
 		}
 	}
+	if err := v.assign(spec.set.Ports, false); err != nil {
+		v.e.notice("environment '%s': cannot publish its ports: %v", v.name, err)
+	}
+	v.openPorts()
 	took.lap("container")
 	v.e.log.Info("brought up", append([]any{"env", v.st.Name}, took.parts...)...)
 	return nil
@@ -492,6 +508,10 @@ func (v *Env) spec(ctx context.Context) (runtime.Spec, Settings, []held, error) 
 		return runtime.Spec{}, set, shown, err
 	}
 	mounts = append(mounts, volumes...)
+	rules, err := set.rules()
+	if err != nil {
+		return runtime.Spec{}, set, shown, err
+	}
 	return runtime.Spec{
 		ID: v.containerID(), RootFS: v.st.RootFS,
 		Mounts:      append(mounts, caches...),
@@ -500,6 +520,7 @@ func (v *Env) spec(ctx context.Context) (runtime.Spec, Settings, []held, error) 
 		Hostname:    hostname(v.st.Name),
 		Hosts:       v.hosts(set.Services),
 		Labels:      map[string]string{repoLabel: v.e.store.Key(), "io.git-env.environment": v.st.Name},
+		Network:     rules,
 		MemoryBytes: set.Memory, CPUs: set.CPUs, PidsLimit: set.runtimePids(),
 		Isolation: set.runtimeIsolation(),
 	}, set, shown, nil
@@ -520,6 +541,13 @@ func hostname(name string) string {
 func (v *Env) stopContainer(ctx context.Context) error {
 	if v.ctr == nil {
 		return nil
+	}
+	v.closePorts()
+	if v.ctr.Network() != nil { // that of its services too
+		v.stopServices()
+		if err := v.removeBoxes(ctx); err != nil {
+			return err
+		}
 	}
 	b, err := v.e.runtimeBackend(ctx)
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/git-env/git-env/internal/secret"
 	"github.com/git-env/git-env/notes"
 	"github.com/git-env/git-env/runtime"
+	"github.com/git-env/git-env/runtime/network"
 )
 
 // now is the clock of records: milliseconds are what a note shows.
@@ -78,7 +79,9 @@ type execution struct {
 	known  *secret.Set            // what is not to be written down
 	ctr    runtime.Container      // that the process was started in
 	limits runtime.Limits         // of ctr, before the process was started
-	bg     *background            // nil when the caller waits
+	// contacts are what its network is asked for; nil where nobody can tell.
+	contacts *network.Watch
+	bg       *background // nil when the caller waits
 }
 
 // prepare brings the environment up and starts the process.
@@ -101,6 +104,9 @@ func (x *execution) prepare(ctx context.Context) error {
 		x.st.Report.Warn(err.Error())
 	}
 	if err := v.start(ctx, x.st.Report); err != nil {
+		return err
+	}
+	if err := x.join(ctx); err != nil {
 		return err
 	}
 	if !x.p.NoServices {
@@ -225,6 +231,7 @@ func (x *execution) notStarted(startErr error) error {
 	code, text := startFailure(startErr)
 	if code == 0 {
 		discard(x.journalPath())
+		x.noteContacts()
 		return redacted(x.known, capability(fmt.Errorf("cannot start the command: %w", startErr)))
 	}
 	x.rec.Outcome = notes.Outcome{Exit: code}
@@ -265,7 +272,8 @@ func (x *execution) restart() error {
 			return err
 		}
 	}
-	if err := x.v.start(ctx, x.st.Report); err != nil || x.p.NoServices {
+	reach := x.v.reach
+	if err := x.v.startWith(ctx, x.st.Report, &reach); err != nil || x.p.NoServices {
 		return err
 	}
 	return x.v.startServices(ctx, x.st.Report)
@@ -306,6 +314,7 @@ func (x *execution) spawn() (runtime.Process, error) {
 	}
 	x.startLimits()
 	x.rec.Isolation = string(ctr.Isolation())
+	x.watchNetwork()
 	spec := runtime.ExecSpec{
 		ID: strings.ToLower(x.rec.ID), Args: args, Env: env, Cwd: x.cwd(),
 		TTY: x.p.TTY, Width: x.p.Width, Height: x.p.Height,
@@ -406,6 +415,7 @@ func (x *execution) finish() (*api.Ran, error) {
 	limits := x.noteLimits()
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	refusals := x.noteContacts()
 	req := commitRequest{caller: x.p.Caller, message: x.message(), record: &x.rec, output: x.out, refs: x.refs, recordOnly: x.p.NoCommit}
 	err := v.mount(ctx) // once more, should the file server have died meanwhile
 	var res *commitResult
@@ -422,7 +432,7 @@ func (x *execution) finish() (*api.Ran, error) {
 			Hint: "nothing is lost: it is in the workspace, and the next 'git env run' commits it"}
 	}
 	discard(x.journalPath())
-	res.warnings = append(append(limits, res.warnings...), v.notices(ctx, x.rec.Outcome != notes.Outcome{})...)
+	res.warnings = append(append(append(limits, res.warnings...), refusals...), v.notices(ctx, x.rec.Outcome != notes.Outcome{})...)
 	return &api.Ran{
 		Exec: x.rec.ID, Exit: x.rec.Outcome.Exit, Signal: x.rec.Outcome.Signal,
 		TimedOut: x.rec.Outcome.Timeout > 0, Commit: res.commit, Changed: res.changed,

@@ -139,6 +139,9 @@ func (e *Engine) branchOff(ctx context.Context, src *Env, name string, p api.For
 	st.Layers = append(frozen, notes.NewID(at))
 	st.RootFS = notes.NewID(at)
 	st.Outputs = outputs
+	if st.Ports, err = e.portsToFork(&st); err != nil {
+		return nil, 0, err
+	}
 	st.Workspace = e.store.WorkspaceDir(name, set.WorkspaceDir, DataHome())
 	if st.Title == "" {
 		st.Title = src.st.Title

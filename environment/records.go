@@ -165,6 +165,8 @@ type Summary struct {
 	// Paths are what a sparse environment shows.
 	Paths    []string      `json:"paths,omitempty"`
 	LastExec *notes.Record `json:"last_exec,omitempty"`
+	// Ports are published on this machine's loopback while the container runs.
+	Ports []PublishedPort `json:"ports,omitempty"`
 	// Processes are the background processes that run.
 	Processes []Process `json:"processes,omitempty"`
 	// Error says what is wrong with a damaged environment.
@@ -203,7 +205,7 @@ func (s *Store) Summary(ctx context.Context, name, head string) (Summary, error)
 	}
 	sum.Title, sum.Base, sum.Parent, sum.Created = st.Title, st.Base, st.Parent, st.Created
 	sum.Image, sum.Digest, sum.Workspace = st.Image.Ref, st.Image.Digest, st.Workspace
-	sum.Paths = st.Paths
+	sum.Paths, sum.Ports = st.Paths, st.Ports
 	sum.Tip, err = s.Tip(ctx, name)
 	if err != nil {
 		sum.Error = err.Error()

@@ -139,7 +139,8 @@ func (v *Env) serviceSpec(set Service, own box, img runtime.Image) (runtime.Spec
 	return runtime.Spec{
 		ID: v.boxID(set.Name), RootFS: own.RootFS, Image: img, Mounts: volumes,
 		Cwd: set.Workdir, Hostname: hostname(set.Name), Hosts: v.hosts(v.configured),
-		Labels:      map[string]string{repoLabel: v.e.store.Key(), "io.git-env.environment": v.st.Name, "io.git-env.service": set.Name},
+		Labels:  map[string]string{repoLabel: v.e.store.Key(), "io.git-env.environment": v.st.Name, "io.git-env.service": set.Name},
+		Network: v.reach, NetworkOf: v.containerID(),
 		MemoryBytes: set.Memory, CPUs: set.CPUs,
 	}, err
 }

@@ -41,6 +41,8 @@ type Settings struct {
 	Timeout     time.Duration // of an exec; 0 for none
 	Network     string        // none, full, host or allow
 	Allow       []settings.HostPort
+	HostPorts   []settings.OpenPort // of this machine's loopback that it reaches
+	DNS         []settings.Server   // resolvers instead of this machine's
 	Ports       []settings.Port
 	Isolation   string // auto, userns or basic
 	Profile     fusefs.Profile
@@ -153,6 +155,7 @@ func newSettings(m *settings.Values) Settings {
 		Memory: settings.Env[int64](m, "memory"), CPUs: settings.Env[float64](m, "cpus"), Pids: -1,
 		Disk: settings.Env[int64](m, "disk"), Timeout: settings.Env[time.Duration](m, "timeout"),
 		Network: settings.Env[string](m, "network"), Allow: settings.EnvAll[settings.HostPort](m, "allow"),
+		HostPorts: settings.EnvAll[settings.OpenPort](m, "hostPort"), DNS: settings.EnvAll[settings.Server](m, "dns"),
 		Ports: settings.EnvAll[settings.Port](m, "port"), Isolation: settings.Env[string](m, "isolation"),
 		MaxFileSize: settings.Env[int64](m, "maxFileSize"),
 

@@ -82,6 +82,8 @@ type State struct {
 	Image  ImageRef `json:"image"`
 	// Config is what it was made with; nil from a version that did not keep it.
 	Config *Kept `json:"config,omitempty"`
+	// Ports are published on this machine's loopback while the container runs.
+	Ports []PublishedPort `json:"ports,omitempty"`
 	// Workspace is where the branch is mounted on the host, Worktree the name of
 	// its registration below $GIT_COMMON_DIR/worktrees.
 	Workspace string `json:"workspace"`

@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"syscall"
+
+	"github.com/git-env/git-env/runtime/network"
 )
 
 // Image is a resolved starting point of a root filesystem.
@@ -33,8 +35,6 @@ type Info struct {
 	Runtime string
 	// Seccomp is true when a system call filter is applied.
 	Seccomp bool
-	// Network is the network the containers see: "host".
-	Network string
 }
 
 // Progress is reported while an image is brought in.
@@ -102,6 +102,12 @@ type Spec struct {
 	// Isolation is the level that it must have; "" takes the best there is. A level
 	// that is not to be had fails the start with a *MissingError.
 	Isolation Isolation
+	// Network is what the container reaches; the zero value is everything but the
+	// host itself.
+	Network network.Rules
+	// NetworkOf is the id of a running container whose network it shares, which has
+	// the rules in Network.
+	NetworkOf string
 }
 
 // Isolation is how far root inside is from root of the machine.
@@ -222,6 +228,9 @@ type Container interface {
 	Limits() Limits
 	// Done yields one Exit when the container ends, and is closed then.
 	Done() <-chan Exit
+	// Network is the container's own, or nil when it is on the host's or served by
+	// another process. It ends with the container.
+	Network() *network.Network
 	// Pause freezes every process; Resume thaws them.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error

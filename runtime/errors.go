@@ -39,6 +39,8 @@ type MissingError struct {
 	Package string
 	// Detail says more, on one line; optional.
 	Detail string
+	// Hint is the remedy where no package is it; optional.
+	Hint string
 }
 
 // Error is one line without the hint; the caller words the hint from Package.
@@ -51,6 +53,9 @@ func (e *MissingError) Error() string {
 
 // Is makes errors.Is(err, ErrMissing) true.
 func (e *MissingError) Is(target error) bool { return target == ErrMissing }
+
+// TUNHint is the remedy of a host without TUN devices.
+const TUNHint = "'modprobe tun', or --device /dev/net/tun for a container; 'git config env.network none' does without, 'git config env.network host' gives it yours"
 
 // Error is an error of one of the kinds above with its own one-line message.
 type Error struct {

@@ -44,6 +44,8 @@ type summaryJSON struct {
 	// Paths are what a sparse environment shows, relative to the top of the tree.
 	Paths    []string  `json:"paths,omitempty"`
 	LastExec *execJSON `json:"last_exec,omitempty"`
+	// Ports are published on this machine's loopback while the container runs.
+	Ports []portJSON `json:"ports,omitempty"`
 	// Processes are the background processes that run.
 	Processes []processJSON `json:"processes"`
 }
@@ -54,6 +56,7 @@ func summaryOf(s environment.Summary) summaryJSON {
 		Parent: s.Parent, Ahead: s.Ahead, Behind: s.Behind, Created: s.Created, Image: s.Image, Digest: s.Digest,
 		Workspace: s.Workspace, Paths: s.Paths,
 	}
+	out.Ports = portsOf(s.Ports)
 	out.Processes = processesOf(s.Name, s.Processes)
 	if s.LastExec != nil {
 		e := execOf(*s.LastExec, "")

@@ -16,6 +16,8 @@ type runCmd struct {
 	Var      []string      `short:"e" name:"env" sep:"none" placeholder:"<name>[=<value>]" help:"Set a variable for the command; a name alone takes your own value. May be repeated."`
 	Timeout  time.Duration `placeholder:"duration" help:"End the command and everything it started after this long ('90s', '1h30m')."`
 	NoCommit bool          `help:"Leave what it changed uncommitted in the workspace, for the next commit; it is recorded all the same."`
+	Network  string        `placeholder:"mode" enum:",full,none,allow,host" default:"" help:"Network that the command has: full, none, allow or host."`
+	Ports    []string      `short:"p" name:"publish" sep:"none" placeholder:"[<host port>:]<port>" help:"Publish a port inside on this machine's loopback address. May be repeated."`
 	Detach   bool          `short:"d" help:"Start it in the background and return at once; print its id."`
 	Name     string        `placeholder:"name" help:"With -d: what 'ps', 'logs' and 'stop' may call it."`
 	Alone    bool          `name:"no-services" help:"Do not start services that are not up, nor wait for them."`
@@ -30,6 +32,11 @@ func (runCmd) Help() string {
 error stream live and stay apart; when all three are terminals, the command has one
 too. When it has ended, what it changed becomes one commit, and the command, how it
 ended and what it printed are recorded (see 'git env log').
+
+With -p a port inside is at a port of 127.0.0.1 and ::1 on this machine, which is
+printed. It stays the same and is there whenever the environment's container runs.
+--network gives the command another network than env.network says: none, full, allow
+(what env.allow lists) or host (this machine's own).
 
 With -d the command has no input, and what it changes is committed with the next
 exec, by 'git env commit', and when it ends; then it is recorded too. One that ends
@@ -46,15 +53,33 @@ func (c *runCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if err := c.publish(a); err != nil {
+		return err
+	}
 	if c.Detach {
 		return a.start(c.Env, p)
 	}
 	return a.session(c.Env, p)
 }
 
+// publish publishes the ports before the command starts, which then finds the
+// place taken care of.
+func (c *runCmd) publish(a *app) error {
+	if len(c.Ports) == 0 {
+		return nil
+	}
+	ctx, stop := a.interruptible()
+	defer stop()
+	name, err := a.resolve(ctx, c.Env)
+	if err != nil {
+		return err
+	}
+	return a.publish(ctx, name, c.Ports)
+}
+
 // params checks the command line.
 func (c *runCmd) params(a *app) (api.Run, error) {
-	p := api.Run{Args: a.rest, Message: c.Message, Workdir: c.Workdir, Timeout: c.Timeout, Name: c.Name, NoCommit: c.NoCommit, NoServices: c.Alone}
+	p := api.Run{Args: a.rest, Message: c.Message, Workdir: c.Workdir, Timeout: c.Timeout, Network: c.Network, Name: c.Name, NoCommit: c.NoCommit, NoServices: c.Alone}
 	switch {
 	case c.NoCommit && c.Detach:
 		return p, usagef("--no-commit is for commands that are waited for; it does not go with -d")

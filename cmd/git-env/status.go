@@ -192,6 +192,9 @@ func statusText(st statusJSON, now time.Time) string {
 		fmt.Fprintf(&b, "Container: %s, image %s%s\n", either(st.Container, "running", "not running"), st.Image,
 			either(st.Isolation == "", "", ", isolation "+st.Isolation))
 	}
+	if len(st.Ports) > 0 {
+		fmt.Fprintf(&b, "Ports: %s%s\n", portsText(st.Ports), either(st.Container, "", " (while the container runs)"))
+	}
 	if st.DiskLimit != nil {
 		fmt.Fprintf(&b, "Disk: %s of %s used\n", environment.HumanSize(*st.DiskUsed), environment.HumanSize(*st.DiskLimit))
 	}

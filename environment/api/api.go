@@ -110,6 +110,9 @@ type Run struct {
 	Stdin bool `json:"stdin,omitempty"`
 	// NoServices does not wait for services that are not up.
 	NoServices bool `json:"no_services,omitempty"`
+	// Network is the mode of the network that it is to have; empty takes that of
+	// the environment's settings.
+	Network string `json:"network,omitempty"`
 	// Name is a background process's; only for MethodStart.
 	Name string `json:"name,omitempty"`
 	// Shell marks an interactive shell: when Args is empty the container's best

@@ -283,6 +283,8 @@ func (s *server) dispatch(ctx context.Context, conn *wire.Conn, req wire.Request
 		return call(req, func(p api.Create) (*api.Created, error) { return s.engine.Create(ctx, p, rep) })
 	case api.MethodStart:
 		return call(req, func(p api.Run) (*api.Started, error) { return s.engine.Start(ctx, p, rep) })
+	case api.MethodPublish:
+		return call(req, func(p api.Publish) (*api.Ports, error) { return s.engine.Publish(ctx, p) })
 	case api.MethodStop:
 		return call(req, func(p api.Stop) (*api.Stopped, error) { return s.engine.Stop(ctx, p) })
 	case api.MethodRestart:

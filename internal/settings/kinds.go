@@ -65,6 +65,15 @@ type Mount struct {
 // for; 0 for any.
 type Port struct{ Host, Inside uint16 }
 
+// OpenPort is a port of this machine; AllPorts stands for each.
+type OpenPort int
+
+// AllPorts is every port.
+const AllPorts OpenPort = -1
+
+// Server is the address of a resolver.
+type Server netip.AddrPort
+
 // HostPort is whom an environment may talk to.
 type HostPort struct {
 	// Host is a name, "*." and a name, an address, or a block of addresses.
@@ -315,17 +324,46 @@ func mount() Kind {
 }
 
 func port() Kind {
-	return simple("[host port:]port", func(s string) (any, error) {
-		host, inside, two := strings.Cut(s, ":")
-		if !two {
-			host, inside = "0", s
+	return simple("[host port:]port", func(s string) (any, error) { return wrapAny(ParsePort(s)) })
+}
+
+// ParsePort reads a port as env.port has it.
+func ParsePort(s string) (Port, error) {
+	host, inside, two := strings.Cut(s, ":")
+	if !two {
+		host, inside = "0", s
+	}
+	h, herr := strconv.ParseUint(host, 10, 16)
+	i, ierr := strconv.ParseUint(inside, 10, 16)
+	if herr != nil || ierr != nil || i == 0 || two && h == 0 {
+		return Port{}, errors.New("not a port such as 3000 or 8080:3000")
+	}
+	return Port{uint16(h), uint16(i)}, nil
+}
+
+func openPort() Kind {
+	return simple("port or *", func(s string) (any, error) {
+		if s == "*" {
+			return AllPorts, nil
 		}
-		h, herr := strconv.ParseUint(host, 10, 16)
-		i, ierr := strconv.ParseUint(inside, 10, 16)
-		if herr != nil || ierr != nil || i == 0 || two && h == 0 {
-			return nil, errors.New("not a port such as 3000 or 8080:3000")
+		n, err := strconv.ParseUint(s, 10, 16)
+		if err != nil || n == 0 {
+			return nil, errors.New("not a port such as 3128, or *")
 		}
-		return Port{uint16(h), uint16(i)}, nil
+		return OpenPort(n), nil
+	})
+}
+
+func server() Kind {
+	return simple("address[:port]", func(s string) (any, error) {
+		if a, err := netip.ParseAddr(s); err == nil {
+			return Server(netip.AddrPortFrom(a, 53)), nil
+		}
+		a, err := netip.ParseAddrPort(s)
+		if err != nil || a.Port() == 0 {
+			return nil, errors.New("not an address such as 192.0.2.53, 192.0.2.53:5353 or [2001:db8::53]:5353")
+		}
+		return Server(a), nil
 	})
 }
 

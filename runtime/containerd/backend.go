@@ -203,7 +203,7 @@ func native(err error) error {
 
 // Info implements runtime.Backend.
 func (b *Backend) Info(ctx context.Context) (runtime.Info, error) {
-	info := runtime.Info{Socket: b.socket, Private: b.daemon != nil, Runtime: runtimeName, Seccomp: seccompSupported(), Network: "host"}
+	info := runtime.Info{Socket: b.socket, Private: b.daemon != nil, Runtime: runtimeName, Seccomp: seccompSupported()}
 	err := b.call(ctx, func(ctx context.Context, c *client.Client) error {
 		version, err := c.Version(ctx)
 		info.Version = version.Version

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/git-env/git-env/runtime"
+	"github.com/git-env/git-env/runtime/network"
 )
 
 // container is a running container. There is one object per container and
@@ -20,6 +21,7 @@ type container struct {
 	b       *Backend
 	id      string
 	pid     int
+	network *network.Network // nil on the host's
 	fd      *pidfd
 	shim    *pidfd // of its supervisor; nil when there was none any more
 	cgroup  cgroup
@@ -54,7 +56,12 @@ type container struct {
 var _ runtime.Container = (*container)(nil)
 
 // newContainer takes charge of a running container's first process.
-func newContainer(b *Backend, id string, pid int, spec *specs.Spec, labels map[string]string) (*container, error) {
+func newContainer(b *Backend, id string, pid int, spec *specs.Spec, labels map[string]string, net *network.Network) (_ *container, err error) {
+	defer func() {
+		if err != nil && net != nil {
+			_ = net.Close()
+		}
+	}()
 	fd, err := openPidfd(pid)
 	if err != nil {
 		return nil, err
@@ -65,7 +72,7 @@ func newContainer(b *Backend, id string, pid int, spec *specs.Spec, labels map[s
 		return nil, err
 	}
 	c := &container{
-		b: b, id: id, pid: pid, fd: fd, shim: shimOf(pid), cgroup: group, limits: limitFilesOf(pid),
+		b: b, id: id, pid: pid, network: net, fd: fd, shim: shimOf(pid), cgroup: group, limits: limitFilesOf(pid),
 		process: *spec.Process, cwd: labels[labelCwd], user: labels[labelUser],
 		isolation: runtime.Isolation(labels[labelIsolation]),
 		done:      make(chan runtime.Exit, 1), ended: make(chan struct{}),
@@ -80,6 +87,9 @@ func newContainer(b *Backend, id string, pid int, spec *specs.Spec, labels map[s
 // whether containerd lives.
 func (c *container) watch() {
 	ended := c.fd.wait()
+	if c.network != nil {
+		_ = c.network.Close()
+	}
 	c.b.running.CompareAndDelete(c.id, c)
 	defer close(c.done)
 	if !ended {

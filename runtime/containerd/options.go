@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/git-env/git-env/runtime/network"
 )
 
 // Options say where a Backend lives.
@@ -30,6 +32,8 @@ type Options struct {
 	NoInitExec bool
 	// Path is the PATH that the host image takes entries from; "" means $PATH.
 	Path string
+	// Network says how the networks of containers work.
+	Network network.Options
 	// Log receives warnings, a line each; nil discards them.
 	Log io.Writer
 	// RegistryTimeout is how long a registry may be silent; 0 means 25 s.

@@ -1,12 +1,9 @@
 package containerd
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/contrib/seccomp"
@@ -51,7 +48,7 @@ func (b *Backend) ociSpec(ctx context.Context, spec *runtime.Spec, plan *mountPl
 		oci.WithProcessCwd("/"),
 		oci.WithHostname(spec.Hostname),
 		oci.WithoutRunMount, // /run persists like everything else
-		oci.WithHostNamespace(specs.NetworkNamespace),
+		b.withNetwork(spec),
 		oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.CgroupNamespace}),
 		oci.WithCgroup(cgroupParent + "/" + spec.ID),
 		oci.WithDefaultUnixDevices,
@@ -133,21 +130,7 @@ func (b *Backend) ownMounts(spec *runtime.Spec) ([]specs.Mount, error) {
 	if err := os.MkdirAll(box, 0o700); err != nil {
 		return nil, err
 	}
-	hosts, err := os.ReadFile("/etc/hosts")
-	if err != nil {
-		hosts = []byte("127.0.0.1\tlocalhost\n::1\tlocalhost\n")
-	}
-	hosts = append(bytes.TrimRight(hosts, "\n"), '\n')
-	for _, h := range slices.Backward(spec.Hosts) { // in front, because the first line of a name counts
-		hosts = append(fmt.Appendf(nil, "%s\t%s\n", h.Addr, h.Name), hosts...)
-	}
-	if spec.Hostname != "" {
-		hosts = fmt.Appendf(hosts, "127.0.1.1\t%s\n", spec.Hostname)
-	}
-	resolv, err := os.ReadFile("/etc/resolv.conf")
-	if err != nil {
-		resolv = nil // a host without a resolver
-	}
+	hosts, resolv := namesFiles(spec)
 	var mounts []specs.Mount
 	for _, file := range [...]struct {
 		name string

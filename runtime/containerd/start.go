@@ -22,6 +22,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/git-env/git-env/runtime"
+	"github.com/git-env/git-env/runtime/network"
 )
 
 // removeTimeout bounds the wait for the processes of a killed container.
@@ -79,15 +80,16 @@ func (b *Backend) start(ctx context.Context, spec *runtime.Spec) (_ *container, 
 			}
 		}
 	}()
-	pid, err := b.run(ctx, spec.ID, plan.root)
+	pid, net, err := b.run(ctx, spec, plan.root)
 	if err != nil {
 		return nil, err
 	}
-	return newContainer(b, spec.ID, pid, config, labels)
+	return newContainer(b, spec.ID, pid, config, labels, net)
 }
 
 func containerLabels(spec *runtime.Spec) map[string]string {
-	labels := map[string]string{labelRootFS: spec.RootFS, labelCwd: spec.Cwd, labelUser: spec.Image.User}
+	labels := map[string]string{labelRootFS: spec.RootFS, labelCwd: spec.Cwd, labelUser: spec.Image.User,
+		labelNetwork: encodeRules(ownRules(spec))}
 	if spec.Cwd == "" {
 		labels[labelCwd] = spec.Image.WorkingDir
 	}
@@ -130,21 +132,28 @@ func (b *Backend) create(ctx context.Context, spec *runtime.Spec, config *specs.
 	return err
 }
 
-// run makes and starts the container's first process.
-func (b *Backend) run(ctx context.Context, id string, root *types.Mount) (pid int, err error) {
+// run makes and starts the container's first process, and its network.
+func (b *Backend) run(ctx context.Context, spec *runtime.Spec, root *types.Mount) (pid int, net *network.Network, err error) {
+	var starting *startedNetwork
 	err = b.call(ctx, func(ctx context.Context, c *client.Client) error {
-		created, err := c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: id, Rootfs: []*types.Mount{root}})
+		created, err := c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: spec.ID, Rootfs: []*types.Mount{root}})
 		if err != nil {
 			return err
 		}
 		pid = int(created.Pid)
-		_, err = c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id})
+		_, _ = starting.wait(true) // of an attempt before this one
+		starting = b.startNetwork(spec.ID, pid, ownRules(spec))
+		_, err = c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: spec.ID})
 		return err
 	})
-	if err != nil {
-		return 0, errors.New(oneLine(err.Error()))
+	net, netErr := starting.wait(err != nil)
+	if err == nil && netErr != nil {
+		return 0, nil, netErr
 	}
-	return pid, nil
+	if err != nil {
+		return 0, nil, errors.New(oneLine(err.Error()))
+	}
+	return pid, net, nil
 }
 
 // Get implements runtime.Backend.
@@ -192,7 +201,19 @@ func (b *Backend) attach(ctx context.Context, id string) (*container, error) {
 	if err := json.Unmarshal(record.Spec.GetValue(), &config); err != nil {
 		return nil, fmt.Errorf("look at container %s: %w", id, err)
 	}
-	c, err := newContainer(b, id, int(status.Pid), &config, record.Labels)
+	rules, err := labelledRules(record.Labels)
+	if err != nil {
+		return nil, fmt.Errorf("look at container %s: %w", id, err)
+	}
+	net, err := b.joinNetwork(id, int(status.Pid), rules)
+	if errors.Is(err, network.ErrTaken) {
+		b.warn("container %s: %v", id, err)
+		err = nil // it has a network, if none that we could change
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("network of container %s: %w", id, err)
+	}
+	c, err := newContainer(b, id, int(status.Pid), &config, record.Labels, net)
 	if err != nil {
 		return nil, notRunning // it has ended meanwhile
 	}

@@ -34,5 +34,9 @@ func (p *plan) isGateway(a netip.Addr) bool { return a == p.gateway4 || a == p.g
 // isHost says whether an address stands for the host's loopback.
 func (p *plan) isHost(a netip.Addr) bool { return a == p.host4 || a == p.host6 }
 
+// Resolver is where containers ask for names; the gateway's other address answers
+// too.
+func Resolver() netip.Addr { return thePlan().gateway4 }
+
 // HostName is what the container calls the host's loopback.
 const HostName = "host.git-env.internal"

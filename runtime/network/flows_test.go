@@ -98,6 +98,9 @@ func TestDatagrams(t *testing.T) {
 				sent := bytes.Repeat([]byte{byte(size)}, size)
 				got := make([]byte, 1<<16)
 				n, err := ask(c, sent, got)
+				for err == nil && n < size { // answered once more than heard
+					n, err = c.Read(got)
+				}
 				if err != nil || !bytes.Equal(got[:n], sent) {
 					t.Errorf("of %d bytes %d came back: %v", size, n, err)
 				}

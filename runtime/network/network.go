@@ -78,7 +78,7 @@ type uplink struct {
 }
 
 // Attach gives the network namespace of a process its network, or takes over
-// from an earlier process that did. It fails with ErrNoTUN.
+// from an earlier process that did. It fails with ErrNoTUN and ErrTaken.
 func Attach(pid int, rules Rules, opts Options) (*Network, error) {
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
 	if err != nil {

@@ -151,7 +151,7 @@ func ChoosePort(environment string, port int, taken func(int) bool) (int, error)
 	start := int(h.Sum32() % portCount)
 	for i := range portCount {
 		candidate := firstPort + (start+i)%portCount
-		if taken(candidate) || !canListen(candidate) {
+		if taken(candidate) || !CanListen(candidate) {
 			continue
 		}
 		return candidate, nil
@@ -159,8 +159,8 @@ func ChoosePort(environment string, port int, taken func(int) bool) (int, error)
 	return 0, fmt.Errorf("every port from %d to %d is in use", firstPort, firstPort+portCount-1)
 }
 
-// canListen says whether nobody has a port, on any address.
-func canListen(port int) bool {
+// CanListen says whether nobody has a port of the host's loopback.
+func CanListen(port int) bool {
 	for _, host := range [...]string{"127.0.0.1", "::1"} {
 		ln, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 		if err == nil {

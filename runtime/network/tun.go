@@ -19,12 +19,15 @@ const (
 
 	tunPath = "/dev/net/tun"
 
-	busyTries = 400
+	busyTries = 200
 	busyPause = 5 * time.Millisecond
 )
 
 // ErrNoTUN says that the host has no TUN devices.
 var ErrNoTUN = errors.New("no TUN devices")
+
+// ErrTaken says that another process that lives serves the network.
+var ErrTaken = errors.New("the container's network belongs to another process")
 
 // openTUN makes the device of a namespace, or takes over the one that an earlier
 // process made, and sets it up with its addresses and routes. The calling thread
@@ -55,7 +58,10 @@ func setUp(fd int) error {
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, unix.EBUSY) || try == busyTries {
+		if errors.Is(err, unix.EBUSY) && try == busyTries {
+			return ErrTaken
+		}
+		if !errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("make the network device: %w", err)
 		}
 		time.Sleep(busyPause)

@@ -19,18 +19,10 @@ import (
 // refused.
 const netHeader = "net"
 
-// rules are what an environment with these settings reaches. The host's own
-// network is the user's to give.
+// rules are what an environment with these settings reaches. That the host's own
+// network takes consent is seen to before.
 func (set *Settings) rules() (network.Rules, error) {
 	r := network.Rules{Mode: network.Mode(set.Network)}
-	if r.Mode == network.Host {
-		for _, ask := range set.Asks {
-			if ask.Setting.Name == "env.network" {
-				return r, Errorf(ExitFailed, "%s: env.network = host asks for this machine's own network", ask.Place()).
-					WithHint("what it reaches then is everything that you reach; 'git config env.network host' agrees, 'git config env.network full' does without")
-			}
-		}
-	}
 	for _, a := range set.Allow {
 		r.Allow = append(r.Allow, allowEntry(a))
 	}

@@ -49,9 +49,6 @@ type Entry struct {
 	Late     bool `json:"late,omitempty"`
 }
 
-// Place is where an entry stands, as a message begins with it.
-func (e Entry) Place() string { return e.where() }
-
 // where is the place of an entry as a message begins with it.
 func (e Entry) where() string {
 	switch e.Scope {

@@ -53,6 +53,7 @@
 //
 // Own mount, pid, ipc, uts and cgroup namespaces, few capabilities,
 // seccomp filter, masked paths and no_new_privs. The network namespace is the
-// host's: ports are shared with the host, and abstract unix sockets of the host
-// can be connected to. Sockets in the file system are not visible.
+// container's own, see package network, unless the host's is asked for: then
+// ports are shared with the host, and abstract unix sockets of the host can be
+// connected to. Sockets in the file system are not visible.
 package containerd

@@ -60,6 +60,8 @@ test-e2e:
 # Side by side with what people use instead; see scripts/bench.sh.
 bench: build
 	PATH='$(CURDIR)/bin':"$$PATH" ./scripts/bench.sh
+	@echo; echo '== bytes out of and into the network of a container, and over its loopback'
+	@$(GO) test -run '^$$' -bench Throughput -benchtime 2s ./runtime/network
 
 # The file system beside the native one, overlayfs and fuse-overlayfs; for example
 # make bench-fs ARGS='--only find --columns overlay,ours'; see docs/benchmarks.md.

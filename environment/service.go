@@ -157,6 +157,11 @@ func (s *service) runs() (state string, last notes.Outcome) {
 			return ProcStopped, o
 		case <-time.After(pause):
 		}
+		// The end of a container shows a moment after that of what ran in it, and its
+		// id is soon another's.
+		if !s.ctr.Running(context.Background()) {
+			return ProcInterrupted, notes.Outcome{Interrupted: true, Exit: ExitOurs}
+		}
 	}
 }
 

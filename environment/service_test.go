@@ -22,11 +22,18 @@ type fakeBox struct {
 	mu     sync.Mutex
 	exits  []runtime.Exit // of the processes that end by themselves, in order; guarded by mu
 	starts int            // guarded by mu
+	looks  int            // questions whether it runs; guarded by mu
+	dies   int            // which of them is the first to be denied, 0 for none
 	checks int            // health checks that fail before one succeeds; guarded by mu
 }
 
-func (b *fakeBox) Running(context.Context) bool { return true }
-func (b *fakeBox) Pid() int                     { return os.Getpid() }
+func (b *fakeBox) Running(context.Context) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.looks++
+	return b.dies == 0 || b.looks < b.dies
+}
+func (b *fakeBox) Pid() int { return os.Getpid() }
 
 func (b *fakeBox) Exec(_ context.Context, spec runtime.ExecSpec, streams runtime.IO) (runtime.Process, error) {
 	b.mu.Lock()
@@ -137,6 +144,17 @@ func TestServiceDone(t *testing.T) {
 		if s.v.isDown("web") != (want.Exit == 0) {
 			t.Errorf("%s: to be left alone: %v", restart, s.v.isDown("web"))
 		}
+	}
+}
+
+// TestServiceContainerEnds has the container end under a service, which shows only
+// while it waits to start it again.
+func TestServiceContainerEnds(t *testing.T) {
+	box := &fakeBox{exits: []runtime.Exit{{Code: 137, Signal: "KILL"}}, dies: 2}
+	s := lookedAfter(t, Service{Restart: "always"}, box)
+	<-s.ended
+	if p := s.home.now(); p.State != ProcInterrupted || box.starts != 1 {
+		t.Errorf("%+v, started %d times", p, box.starts)
 	}
 }
 

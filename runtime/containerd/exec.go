@@ -91,6 +91,9 @@ func (c *container) startExec(ctx context.Context, spec runtime.ExecSpec, stream
 	if c.paused {
 		return nil, fmt.Errorf("container %s is paused", c.id)
 	}
+	if !c.fd.alive() { // there may be another of its id already
+		return nil, &runtime.Error{Kind: runtime.ErrNotFound, Message: "container " + c.id + " is not running"}
+	}
 	p := &process{c: c, id: spec.ID, command: spec.Args[0], ended: make(chan struct{}), abandoned: make(chan struct{})}
 	if err := c.addExec(p); err != nil {
 		return nil, err

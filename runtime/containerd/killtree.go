@@ -28,6 +28,9 @@ func (p *process) KillTree(ctx context.Context) error {
 // SignalTree implements runtime.Process. While signals are sent the container
 // stands still, so that nothing gets away and no pid comes to mean another process.
 func (p *process) SignalTree(ctx context.Context, sig syscall.Signal) (n int, err error) {
+	if !p.c.fd.alive() {
+		return 0, nil // and the control group is perhaps another container's of that id
+	}
 	send := func() error {
 		pids, err := p.c.cgroup.pids()
 		if errors.Is(err, os.ErrNotExist) {

@@ -89,13 +89,22 @@ func (e *Engine) Create(ctx context.Context, p api.Create, rep Reporter) (*api.C
 	if st.Paths, err = e.sparsePaths(ctx, st.Tree, p.Paths); err != nil {
 		return nil, err
 	}
-	if err := e.bringIntoBeing(ctx, st, nil); err != nil {
+	var fill func() error
+	setup := newSetup(set, p.NoSetup)
+	if setup != nil {
+		fill = func() error { return e.store.saveSetup(name, setup) }
+	}
+	if err := e.bringIntoBeing(ctx, st, fill); err != nil {
 		return nil, err
 	}
 	if st.Image.Ref == defaultImage { // another one was resolved above
 		e.warmOnce.Do(func() { go e.warm(st.Image.Ref) })
 	}
-	return created(st), nil
+	out := created(st)
+	if setup != nil {
+		out.Setup = len(setup.Steps)
+	}
+	return out, nil
 }
 
 func created(st *State) *api.Created {

@@ -74,6 +74,9 @@ type Engine struct {
 	files   *fusefs.Client  // guarded by mu; nil until the first mount
 	backend runtime.Backend // guarded by mu; nil until the first container
 	busy    map[string]bool // names being created or deleted, guarded by mu
+	// preparing are the environments, and the prepared root filesystems, that are
+	// being made ready, each with what is closed when that ends; guarded by mu.
+	preparing map[string]chan struct{}
 	// worktrees are registrations that are about to be made, guarded by mu.
 	worktrees map[string]bool
 	closing   bool      // guarded by mu
@@ -100,7 +103,7 @@ func OpenEngine(ctx context.Context, store *Store, opts EngineOptions) (*Engine,
 		states:   notes.NewRef(stateNotes, store.Git, store.Reader, w),
 		converts: conversion.NewSource(store.Git),
 		idle:     set.Idle, setting: &set,
-		envs: map[string]*Env{}, busy: map[string]bool{}, worktrees: map[string]bool{},
+		envs: map[string]*Env{}, busy: map[string]bool{}, preparing: map[string]chan struct{}{}, worktrees: map[string]bool{},
 	}
 	e.life, e.end = context.WithCancel(context.Background())
 	if err := e.recover(ctx); err != nil {
@@ -200,6 +203,9 @@ func (e *Engine) claim(name string) (release func(), err error) {
 	defer e.mu.Unlock()
 	if e.busy[name] {
 		return nil, Errorf(ExitBusy, "environment '%s' is being created or deleted", name)
+	}
+	if e.preparing[name] != nil {
+		return nil, beingSetUp(name)
 	}
 	e.busy[name] = true
 	return func() {

@@ -385,6 +385,9 @@ func (v *Env) startWith(ctx context.Context, rep Reporter, reach *network.Rules)
 	if err := v.writeFile("started", nil); err != nil {
 		return err
 	}
+	if err := v.ownRootFS(); err != nil {
+		return err
+	}
 	if err := b.CreateRootFS(ctx, v.st.RootFS, img); err != nil && !errors.Is(err, runtime.ErrExists) {
 		return capability(fmt.Errorf("cannot make the root filesystem: %w", err))
 	}
@@ -499,31 +502,39 @@ func (v *Env) spec(ctx context.Context) (runtime.Spec, Settings, []held, error) 
 	for _, h := range shown {
 		mounts = append(mounts, h.Mount)
 	}
-	caches, err := v.e.store.cacheMounts(set.Caches)
-	if err != nil {
-		return runtime.Spec{}, set, shown, err
-	}
 	volumes, err := v.insideVolumes(set.Services)
 	if err != nil {
 		return runtime.Spec{}, set, shown, err
 	}
 	mounts = append(mounts, volumes...)
-	rules, err := set.rules()
+	spec, err := v.rootSpec(set)
 	if err != nil {
 		return runtime.Spec{}, set, shown, err
 	}
+	spec.Mounts = append(mounts, spec.Mounts...)
+	spec.Env = append([]string{"GIT_ENV=" + v.st.Name}, set.Vars...)
+	spec.Cwd, spec.Hostname, spec.Hosts = set.Workdir, hostname(v.st.Name), v.hosts(set.Services)
+	return spec, set, shown, nil
+}
+
+// rootSpec is what all containers of the environment have in common, with the
+// workspace or without.
+func (v *Env) rootSpec(set Settings) (runtime.Spec, error) {
+	caches, err := v.e.store.cacheMounts(set.Caches)
+	if err != nil {
+		return runtime.Spec{}, err
+	}
+	rules, err := set.rules()
+	if err != nil {
+		return runtime.Spec{}, err
+	}
 	return runtime.Spec{
-		ID: v.containerID(), RootFS: v.st.RootFS,
-		Mounts:      append(mounts, caches...),
-		Env:         append([]string{"GIT_ENV=" + v.st.Name}, set.Vars...),
-		Cwd:         set.Workdir,
-		Hostname:    hostname(v.st.Name),
-		Hosts:       v.hosts(set.Services),
+		ID: v.containerID(), RootFS: v.st.RootFS, Env: set.Vars, Mounts: caches,
 		Labels:      map[string]string{repoLabel: v.e.store.Key(), "io.git-env.environment": v.st.Name},
 		Network:     rules,
 		MemoryBytes: set.Memory, CPUs: set.CPUs, PidsLimit: set.runtimePids(),
 		Isolation: set.runtimeIsolation(),
-	}, set, shown, nil
+	}, nil
 }
 
 // hostname makes an environment's name fit for gethostname(2).

@@ -81,7 +81,9 @@ type execution struct {
 	limits runtime.Limits         // of ctr, before the process was started
 	// contacts are what its network is asked for; nil where nobody can tell.
 	contacts *network.Watch
-	bg       *background // nil when the caller waits
+	bg       *background       // nil when the caller waits
+	step     bool              // it prepares the environment
+	bare     runtime.Container // without the workspace, to run in; nil for the environment's own
 }
 
 // prepare brings the environment up and starts the process.
@@ -93,6 +95,11 @@ func (x *execution) prepare(ctx context.Context) error {
 	if _, err := v.e.store.Tip(ctx, v.name); err != nil {
 		return err
 	}
+	if !x.step {
+		if err := v.notPrepared(x.st.Report); err != nil {
+			return err
+		}
+	}
 	if err := v.mount(ctx); err != nil {
 		return err
 	}
@@ -103,16 +110,8 @@ func (x *execution) prepare(ctx context.Context) error {
 		// Not in the way of this exec, which may be the one that makes room.
 		x.st.Report.Warn(err.Error())
 	}
-	if err := v.start(ctx, x.st.Report); err != nil {
+	if err := x.bringUp(ctx); err != nil {
 		return err
-	}
-	if err := x.join(ctx); err != nil {
-		return err
-	}
-	if !x.p.NoServices {
-		if err := v.startServices(ctx, x.st.Report); err != nil {
-			return err
-		}
 	}
 	if _, execs := v.use(); execs == 0 {
 		v.notices(ctx, false) // those from before are not this exec's
@@ -120,8 +119,7 @@ func (x *execution) prepare(ctx context.Context) error {
 	for _, n := range v.e.Notices() {
 		x.st.Report.Warn(n)
 	}
-	x.home = v.workdir
-	if x.p.Timeout == 0 && x.bg == nil {
+	if x.p.Timeout == 0 && x.bg == nil && !x.step {
 		x.p.Timeout = v.timeout
 	}
 	x.vars, x.known = v.secrets.vars(""), v.secrets.finds()
@@ -146,6 +144,26 @@ func (x *execution) prepare(ctx context.Context) error {
 	x.ctx, x.cancel = context.WithCancel(ctx)
 	v.begin(x.rec.ID, &running{display: x.rec.Command, cancel: x.cancel, bg: x.bg})
 	return nil
+}
+
+// bringUp makes sure of the container; v.mu is held.
+func (x *execution) bringUp(ctx context.Context) error {
+	v := x.v
+	if x.bare != nil {
+		x.home = bareWorkdir
+		return nil
+	}
+	if err := v.start(ctx, x.st.Report); err != nil {
+		return err
+	}
+	x.home = v.workdir
+	if err := x.join(ctx); err != nil {
+		return err
+	}
+	if x.p.NoServices {
+		return nil
+	}
+	return v.startServices(ctx, x.st.Report)
 }
 
 func (x *execution) display() string {
@@ -251,7 +269,7 @@ func (x *execution) outputs() (stdout, stderr io.Writer) {
 // containerBroke says that an exec failed for no fault of its command: the
 // container's supervisor was killed, say, while the container looks alive.
 func (x *execution) containerBroke(err error) bool {
-	if err == nil || x.ctx.Err() != nil {
+	if err == nil || x.ctx.Err() != nil || x.bare != nil {
 		return false
 	}
 	if code, _ := startFailure(err); code == 0 {
@@ -308,6 +326,9 @@ func (x *execution) spawn() (runtime.Process, error) {
 	x.v.mu.Lock()
 	ctr := x.v.ctr
 	x.v.mu.Unlock()
+	if x.bare != nil {
+		ctr = x.bare
+	}
 	x.ctr = ctr
 	if ctr == nil {
 		return nil, errors.New("the container was stopped")

@@ -48,6 +48,9 @@ func (e *Engine) Fork(ctx context.Context, p api.Fork, rep Reporter) (*api.Creat
 	defer release()
 	src.mu.Lock()
 	defer src.mu.Unlock()
+	if err := src.notPrepared(nil); err != nil {
+		return nil, err
+	}
 	st, pause, err := e.branchOff(ctx, src, name, p)
 	if err != nil {
 		return nil, err
@@ -251,9 +254,9 @@ func (e *Engine) dropRootFS(ctx context.Context, st *State) error {
 }
 
 // copySkipped takes over what commits of the source left in the workspace, which
-// is in the fork's workspace too, and that it has a root filesystem.
+// is in the fork's workspace too, that it has a root filesystem, and how far it was prepared.
 func copySkipped(from, to string) error {
-	for _, name := range []string{"skipped.json", heldObjects, "started"} {
+	for _, name := range []string{"skipped.json", heldObjects, "started", "setup.json"} {
 		data, err := os.ReadFile(filepath.Join(from, name))
 		if errors.Is(err, os.ErrNotExist) {
 			continue

@@ -169,6 +169,8 @@ type Summary struct {
 	Ports []PublishedPort `json:"ports,omitempty"`
 	// Processes are the background processes that run.
 	Processes []Process `json:"processes,omitempty"`
+	// Setup is where its preparation stands; nil when it needs none.
+	Setup *SetupView `json:"setup,omitempty"`
 	// Error says what is wrong with a damaged environment.
 	Error string `json:"error,omitempty"`
 }
@@ -226,6 +228,9 @@ func (s *Store) Summary(ctx context.Context, name, head string) (Summary, error)
 		sum.LastExec = &rec
 	}
 	if sum.Processes, err = s.running(name); err != nil {
+		sum.State, sum.Error = "damaged", err.Error()
+	}
+	if sum.Setup, err = s.SetupOf(name); err != nil {
 		sum.State, sum.Error = "damaged", err.Error()
 	}
 	return sum, ctx.Err()

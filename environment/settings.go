@@ -56,6 +56,7 @@ type Settings struct {
 	Uring        bool          // FUSE over io_uring where the kernel has it
 	OutputLimit  int64         // bytes of whole outputs kept per environment
 	BlobCache    int64         // bytes of materialised blobs kept per repository; 0 for any number
+	SetupCache   int64         // prepared root filesystems kept per repository; 0 for any number
 
 	// Unsupported names settings that this version does not act on, and where they
 	// are set.
@@ -162,7 +163,7 @@ func newSettings(m *settings.Values) Settings {
 		WorkspaceDir: settings.Env[string](m, "workspaceDir"), Containerd: settings.Env[string](m, "containerd"),
 		Idle: settings.Env[time.Duration](m, "idleTimeout"), Watchdog: settings.Env[time.Duration](m, "watchdog"),
 		Uring: settings.Env[bool](m, "fuseUring"), OutputLimit: settings.Env[int64](m, "outputLimit"),
-		BlobCache: settings.Env[int64](m, "blobCache"),
+		BlobCache: settings.Env[int64](m, "blobCache"), SetupCache: settings.Env[int64](m, "setupCache"),
 
 		Unsupported: m.Pending(), Asks: m.Asks(),
 		asked: slices.Concat(m.Of("mount"), m.Of("cache")),

@@ -176,6 +176,9 @@ type Backend interface {
 	// pulled when it is not there. progress may be nil; it is called from one
 	// goroutine at a time. Fails with ErrImageNotFound, ErrPlatform, ErrRegistry.
 	Resolve(ctx context.Context, ref string, progress func(Progress)) (Image, error)
+	// Identity names what a root filesystem of an image would begin with: as long as
+	// it is the same, so is that.
+	Identity(img Image) (string, error)
 	// CreateRootFS makes a root filesystem of an image. Fails with ErrExists.
 	CreateRootFS(ctx context.Context, id string, img Image) error
 	// ForkRootFS makes dst a copy of src as it is now; src is unaffected. The

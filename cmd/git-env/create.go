@@ -21,13 +21,14 @@ import (
 )
 
 type createCmd struct {
-	Name  string   `arg:"" optional:"" name:"name" help:"Name of the environment; made up when left out."`
-	From  string   `placeholder:"rev" help:"Start from this commit, tag, branch or environment instead of HEAD."`
-	Image string   `placeholder:"image" help:"Image of its container: an OCI reference, or 'host' for this machine's own tools."`
-	Title string   `placeholder:"title" help:"What it is for, in a few words."`
-	Paths paths    `placeholder:"path" help:"Show only these files and directories of the commit; the rest stays in the branch, hidden. More than one may follow."`
-	Mount []string `sep:"none" placeholder:"source:target[:rw]" help:"Show it a file or directory of this machine, read-only unless :rw follows. May be repeated."`
-	Dirty bool     `help:"Take uncommitted work along, tracked and untracked, as its first commit."`
+	Name    string   `arg:"" optional:"" name:"name" help:"Name of the environment; made up when left out."`
+	From    string   `placeholder:"rev" help:"Start from this commit, tag, branch or environment instead of HEAD."`
+	Image   string   `placeholder:"image" help:"Image of its container: an OCI reference, or 'host' for this machine's own tools."`
+	Title   string   `placeholder:"title" help:"What it is for, in a few words."`
+	Paths   paths    `placeholder:"path" help:"Show only these files and directories of the commit; the rest stays in the branch, hidden. More than one may follow."`
+	Mount   []string `sep:"none" placeholder:"source:target[:rw]" help:"Show it a file or directory of this machine, read-only unless :rw follows. May be repeated."`
+	Dirty   bool     `help:"Take uncommitted work along, tracked and untracked, as its first commit."`
+	NoSetup bool     `help:"Leave out the setup and install commands; 'git env setup' runs them later."`
 }
 
 // Help is the long text of --help.
@@ -40,7 +41,11 @@ files is not looked through for that.
 
 With --paths, what else the commit has is neither to be seen in the workspace nor
 written to, but every commit and merge of the environment has all of it. The paths
-are relative to the current directory; everything below a directory is shown.`
+are relative to the current directory; everything below a directory is shown.
+
+Setup and install commands of the configuration run before it returns; what they
+print goes to the standard error. When one fails the environment stays, its name is
+printed, and the exit code is 1: 'git env setup' tries again.`
 }
 
 // Run asks the daemon for a new environment.
@@ -64,7 +69,7 @@ func (c *createCmd) Run(a *app) error {
 			}
 		}
 	}
-	p := api.Create{Caller: a.caller(), Name: c.Name, FromText: c.From, Image: c.Image, Title: c.Title}
+	p := api.Create{Caller: a.caller(), Name: c.Name, FromText: c.From, Image: c.Image, Title: c.Title, NoSetup: c.NoSetup}
 	if err := c.base(ctx, a, &p); err != nil {
 		return err
 	}
@@ -85,11 +90,20 @@ func (c *createCmd) Run(a *app) error {
 		return err
 	}
 	a.reportLeft(check)
+	var setupErr error
+	switch {
+	case made.Setup > 0 && c.NoSetup:
+		a.hintf("%s of setup left out; 'git env setup %s' runs %s", count(made.Setup, "step"), made.Name, either(made.Setup == 1, "it", "them"))
+	case made.Setup > 0:
+		setupErr = a.setup(ctx, made.Name)
+	}
 	if _, err := fmt.Fprintln(a.stdout, made.Name); err != nil {
 		return err
 	}
-	a.tipf("'git env run %s -- <command>' runs a command in it", made.Name)
-	return nil
+	if setupErr == nil {
+		a.tipf("'git env run %s -- <command>' runs a command in it", made.Name)
+	}
+	return setupErr
 }
 
 // utf8Only leaves out what JSON cannot carry.

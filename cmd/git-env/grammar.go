@@ -13,6 +13,7 @@ import (
 // grammar lists the commands in the order in which help shows them.
 type grammar struct {
 	Create   createCmd   `cmd:"" help:"Create an environment from a commit."`
+	Setup    setupCmd    `cmd:"" help:"Run what prepares an environment and has not succeeded yet."`
 	Run      runCmd      `cmd:"" help:"Run a command in an environment, commit what it changed and record it."`
 	Shell    shellCmd    `cmd:"" help:"Open an interactive shell in an environment."`
 	Ps       psCmd       `cmd:"" help:"List the background processes and services of an environment."`

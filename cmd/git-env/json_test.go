@@ -68,7 +68,7 @@ func tags(typ reflect.Type) (always, sometimes []string) {
 func TestJSONDocs(t *testing.T) {
 	sections := jsonSections(t)
 	types := map[string]any{
-		"exec": execJSON{}, "list": summaryJSON{}, "status": statusJSON{}, "log": commitJSON{},
+		"exec": execJSON{}, "list": summaryJSON{}, "setup": setupJSON{}, "status": statusJSON{}, "log": commitJSON{},
 		"delete": api.Deleted{}, "fork": forkJSON{}, "layer": layerJSON{}, "hydrate": hydratedJSON{}, "diff --rootfs": rootChangeJSON{}, "daemon": daemonJSON{}, "ps": processJSON{}, "doctor": check{}, "config": configJSON{}, "trust": trustJSON{}, "version": versionJSON{},
 	}
 	for name, s := range sections {

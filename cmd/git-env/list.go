@@ -15,7 +15,8 @@ type listCmd struct {
 // Help is the long text of --help.
 func (listCmd) Help() string {
 	return `Columns: name, commits ahead of (+) and behind (-) HEAD, image, age, title. Nothing
-is started, mounted or written. A damaged environment is listed as damaged.`
+is started, mounted or written. A damaged environment is listed as damaged, and one that
+is not prepared with how far its setup has come.`
 }
 
 // summaryJSON is one line of list --json, and the beginning of a line of
@@ -48,6 +49,8 @@ type summaryJSON struct {
 	Ports []portJSON `json:"ports,omitempty"`
 	// Processes are the background processes that run.
 	Processes []processJSON `json:"processes"`
+	// Setup is where its preparation stands.
+	Setup *setupJSON `json:"setup,omitempty"`
 }
 
 func summaryOf(s environment.Summary) summaryJSON {
@@ -58,6 +61,7 @@ func summaryOf(s environment.Summary) summaryJSON {
 	}
 	out.Ports = portsOf(s.Ports)
 	out.Processes = processesOf(s.Name, s.Processes)
+	out.Setup = setupOf(s.Setup)
 	if s.LastExec != nil {
 		e := execOf(*s.LastExec, "")
 		out.LastExec = &e
@@ -112,10 +116,12 @@ func (a *app) names() error {
 func rows(sums []environment.Summary, now time.Time) [][]string {
 	var out [][]string
 	for _, s := range sums {
-		switch s.State {
-		case "ready":
+		switch {
+		case s.State == "ready" && s.Setup != nil && !s.Setup.Ready():
+			out = append(out, []string{s.Name, "setup " + s.Setup.State, s.Image, since(s.Created, now), s.Setup.String()})
+		case s.State == "ready":
 			out = append(out, []string{s.Name, distance(s), s.Image, since(s.Created, now), s.Title})
-		case "damaged":
+		case s.State == "damaged":
 			out = append(out, []string{s.Name, "damaged", s.Image, since(s.Created, now), s.Error})
 		default:
 			out = append(out, []string{s.Name, s.State, s.Image, since(s.Created, now), s.Title})

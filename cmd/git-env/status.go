@@ -172,6 +172,12 @@ func statusText(st statusJSON, now time.Time) string {
 	if st.Error != "" {
 		fmt.Fprintf(&b, "    %s\n", st.Error)
 	}
+	if s := st.Setup; s != nil && s.State != environment.SetupDone {
+		fmt.Fprintf(&b, "State: setup %s, %s\n", s.State, s.Summary)
+		if s.Exec != "" && s.State != environment.SetupRunning {
+			fmt.Fprintf(&b, "    'git env show %s %s --output' shows what it printed, 'git env setup %s' goes on with it\n", st.Name, s.Exec, st.Name)
+		}
+	}
 	fmt.Fprintf(&b, "Branch: %s", strings.TrimPrefix(st.Branch, "refs/heads/"))
 	if st.Tip != "" {
 		fmt.Fprintf(&b, " at %s, %s ahead of HEAD, %d behind", shortID(st.Tip), count(st.Ahead, "commit"), st.Behind)

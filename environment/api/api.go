@@ -11,6 +11,7 @@ import (
 const (
 	MethodCreate       = "create"
 	MethodRun          = "run"
+	MethodSetup        = "setup"
 	MethodFork         = "fork"
 	MethodDelete       = "delete"
 	MethodPath         = "path"
@@ -68,6 +69,8 @@ type Create struct {
 	// work tree, to which a devcontainer.json may refer.
 	LocalEnv []string `json:"local_env,omitempty"`
 	LocalDir string   `json:"local_dir,omitempty"`
+	// NoSetup leaves the preparation out until somebody asks for it.
+	NoSetup bool `json:"no_setup,omitempty"`
 	// DirtyTree is the tree of the user's uncommitted work, to become the first
 	// commit of the environment; empty for none.
 	DirtyTree string `json:"dirty_tree,omitempty"`
@@ -86,6 +89,31 @@ type Created struct {
 	Image     string `json:"image"`
 	// Pause is for how many seconds a fork held up writes to its source.
 	Pause float64 `json:"pause,omitempty"`
+	// Setup is how many steps prepare a new environment: MethodSetup runs them.
+	Setup int `json:"setup,omitempty"`
+}
+
+// Setup asks to run what has not succeeded yet of what prepares an environment.
+// The answer stream carries what the steps print.
+type Setup struct {
+	Caller Caller `json:"caller"`
+	Env    string `json:"env"`
+}
+
+// SetUp is the answer to Setup.
+type SetUp struct {
+	// Steps is how many there are, Ran how many have run, Cached how many had
+	// another environment's result.
+	Steps  int `json:"steps"`
+	Ran    int `json:"ran"`
+	Cached int `json:"cached"`
+	// Failed is the number of the step that failed, from 1; 0 when all have
+	// succeeded. What follows is about it.
+	Failed  int    `json:"failed,omitempty"`
+	Command string `json:"command,omitempty"`
+	Exec    string `json:"exec,omitempty"`
+	// Ending is how it ended, in words.
+	Ending string `json:"ending,omitempty"`
 }
 
 // Run asks for one exec. The answer stream carries stdout and stderr.

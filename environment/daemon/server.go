@@ -281,6 +281,11 @@ func (s *server) dispatch(ctx context.Context, conn *wire.Conn, req wire.Request
 	switch req.Method {
 	case api.MethodCreate:
 		return call(req, func(p api.Create) (*api.Created, error) { return s.engine.Create(ctx, p, rep) })
+	case api.MethodSetup:
+		return call(req, func(p api.Setup) (*api.SetUp, error) {
+			st := environment.Streams{Stdout: conn.Writer(wire.Stdout), Stderr: conn.Writer(wire.Stderr), Report: rep}
+			return s.engine.Setup(ctx, p, st)
+		})
 	case api.MethodStart:
 		return call(req, func(p api.Run) (*api.Started, error) { return s.engine.Start(ctx, p, rep) })
 	case api.MethodPublish:

@@ -17,6 +17,20 @@ import (
 	"github.com/git-env/git-env/runtime"
 )
 
+// Identity implements runtime.Backend. The host image's changes when what is copied
+// of /etc does, when a package is installed or removed, and when anything appears
+// in or vanishes from the top of a tree that is shown.
+func (b *Backend) Identity(img runtime.Image) (string, error) {
+	if !img.Host {
+		return img.Digest, nil
+	}
+	etc, err := scanEtc("/etc")
+	if err != nil {
+		return "", fmt.Errorf("read /etc: %w", err)
+	}
+	return "host " + skeletonSignature(etc, hostTrees()) + " " + maskSignature(hostOverlays()), nil
+}
+
 // CreateRootFS implements runtime.Backend.
 func (b *Backend) CreateRootFS(ctx context.Context, id string, img runtime.Image) error {
 	if err := checkID(id); err != nil {

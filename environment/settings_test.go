@@ -48,7 +48,7 @@ func TestSettings(t *testing.T) {
 	want := Settings{Image: "b:2", Workdir: "/w", Setup: []string{`echo "a; b" # c`}, Vars: []string{"A=1", "B=2"},
 		Memory: 4 << 30, CPUs: 1.5, Network: "host", Allow: []settings.HostPort{{Host: "example.com", Port: 443}},
 		Ports: []settings.Port{{Host: 8080, Inside: 3000}}, Isolation: "auto", MaxFileSize: 100 << 20,
-		Idle: 10 * time.Minute, Uring: true, OutputLimit: 256 << 20, BlobCache: 10 << 30,
+		Idle: 10 * time.Minute, Uring: true, OutputLimit: 256 << 20, BlobCache: 10 << 30, SetupCache: 16,
 		Services: []Service{
 			{Name: "db", Image: "postgres:16", Ports: []settings.Port{{Inside: 5432}}, Vars: []string{"POSTGRES_PASSWORD=x"},
 				HealthInterval: 2 * time.Second, Restart: "on-failure"},

@@ -1,6 +1,7 @@
 package fusefs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -60,7 +61,7 @@ func TestResolve(t *testing.T) {
 					if flags&unix.O_CREAT != 0 {
 						how.Mode = 0o644
 					}
-					fd, err := unix.Openat2(d, path, &how)
+					fd, err := openat2(d, path, &how)
 					key, got := fmt.Sprintf("%s flags %#x resolve %#x", path, flags, resolve), fmt.Sprint(err)
 					if err == nil {
 						unix.Close(fd)
@@ -217,4 +218,15 @@ func TestDeeperThanAPath(t *testing.T) {
 		wantFile(t, filepath.Join(dir, "out"), "far down")
 		must(t, os.RemoveAll(filepath.Join(dir, "moved")))
 	})
+}
+
+// openat2 tries again when a rename or mount anywhere on the machine came in
+// between, which the kernel tells with EAGAIN.
+func openat2(dir int, path string, how *unix.OpenHow) (fd int, err error) {
+	for range 100 {
+		if fd, err = unix.Openat2(dir, path, how); !errors.Is(err, unix.EAGAIN) {
+			break
+		}
+	}
+	return fd, err
 }

@@ -160,3 +160,40 @@ func TestDirectAndSynchronous(t *testing.T) {
 		}
 	})
 }
+
+// A small file of the tree is copied from memory: whole, in part, from its end on,
+// into another and into itself.
+func TestCopyRangeOfSmallBlob(t *testing.T) {
+	r := newRig(t, map[string]string{"a": "0123456789", "b": "other content"})
+	in, err := os.OpenFile(r.path("a"), os.O_RDWR, 0)
+	must(t, err)
+	defer in.Close()
+	out, err := os.Create(r.path("new"))
+	must(t, err)
+	defer out.Close()
+	into := func(dst *os.File, from, to int64, length, want int) {
+		t.Helper()
+		n, err := unix.CopyFileRange(int(in.Fd()), &from, int(dst.Fd()), &to, length, 0)
+		if err != nil || n != want {
+			t.Errorf("%d bytes from %d: %d, %v", length, from, n, err)
+		}
+	}
+	into(out, 0, 0, 1<<20, 10)
+	into(out, 4, 20, 3, 3)
+	into(out, 10, 0, 5, 0)
+	b, err := os.OpenFile(r.path("b"), os.O_RDWR, 0)
+	must(t, err)
+	defer b.Close()
+	into(b, 0, 2, 4, 4)
+	if kept, err := filepath.Glob(filepath.Join(r.dir, "blobs", "*", "*")); err != nil || len(kept) > 0 {
+		t.Errorf("cache files were made: %q, %v", kept, err)
+	}
+	into(in, 0, 5, 5, 5)
+	for name, want := range map[string]string{
+		"new": "0123456789\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00456", "b": "ot0123content", "a": "0123401234",
+	} {
+		if got, err := os.ReadFile(r.path(name)); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}

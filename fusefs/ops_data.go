@@ -164,6 +164,9 @@ func (w *workspace) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (
 	if in.NodeId == dotGitIno {
 		return 0, fuse.Status(syscall.EXDEV) // read and write will do
 	}
+	if n, st, done := w.copySmall(in); done {
+		return n, st
+	}
 	const most = 8 << 20 // a freeze waits for it
 	var n int
 	src, st := w.source(in.NodeId)
@@ -183,6 +186,43 @@ func (w *workspace) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (
 		})
 	})
 	return uint32(n), st
+}
+
+// copySmall copies what is in memory, or comes there, without a file for it.
+func (w *workspace) copySmall(in *fuse.CopyFileRangeIn) (copied uint32, st fuse.Status, done bool) {
+	ino := w.inoOf(in.NodeId)
+	w.mu.RLock()
+	node := w.t.nodes[ino]
+	isSmall := false
+	if node != nil {
+		_, isSmall = w.smallNode(node)
+	}
+	w.mu.RUnlock()
+	if !isSmall {
+		return 0, fuse.OK, false
+	}
+	room := w.blobs.rooms.get()
+	defer w.blobs.rooms.put(room)
+	data := room[:min(in.Len, memoryBlob)]
+	sh := w.shard(ino)
+	sh.RLock()
+	n, st, done := w.readLower(ino, in.OffIn, data)
+	sh.RUnlock()
+	if !done || !st.Ok() || n == 0 {
+		return 0, st, done
+	}
+	data = data[:n]
+	p := piece{int64(in.OffOut), data}
+	st = w.modifyWith(in.NodeIdOut, -1, true, p, func(f *fdRef) error {
+		return w.quota.grow(in.NodeIdOut, f, p.off, int64(len(data)), false, func(fits int64) error {
+			var err error
+			if n, err = f.WriteAt(data[:fits], p.off); n > 0 {
+				err = nil // the caller comes again
+			}
+			return err
+		})
+	})
+	return uint32(n), st, true
 }
 
 // left is how many of length bytes at off a file has.

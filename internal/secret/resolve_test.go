@@ -15,7 +15,7 @@ func TestParse(t *testing.T) {
 		"/run/secrets/npm.rc=file://~/.npmrc":     {Name: "npm.rc", File: true, Scheme: "file", Ref: "~/.npmrc"},
 		"_a1=file:///etc/x=y":                     {Name: "_a1", Scheme: "file", Ref: "/etc/x=y"},
 		"K=cmd://pass show a://b":                 {Name: "K", Scheme: "cmd", Ref: "pass show a://b"},
-		"K=op://work/git hub/token":               {Name: "K", Scheme: "op", Ref: "work/git hub/token"},
+		"K=op://team/git hub/token":               {Name: "K", Scheme: "op", Ref: "team/git hub/token"},
 		"/run/secrets/1=vault://secret/app#token": {Name: "1", File: true, Scheme: "vault", Ref: "secret/app#token"},
 	} {
 		got, err := Parse(text)
@@ -77,7 +77,7 @@ func TestResolve(t *testing.T) {
 		"/run/secrets/a=file://~/binary":      "\xff\x00\xfe\x00\xfd",
 		"A=cmd://cat key; echo \"$TOKEN\"":    "from file\nfrom env",
 		"A=cmd://pwd":                         home,
-		"A=op://work/git hub/token":           "<read><--no-newline><op://work/git hub/token>",
+		"A=op://team/git hub/token":           "<read><--no-newline><op://team/git hub/token>",
 		"A=vault://secret/app#the field":      "<kv><get><-field=the field><secret/app>",
 		"/run/secrets/a=vault://secret/a#b":   "<kv><get><-field=b><secret/a>\n",
 		"A=cmd://echo early; exec sleep 0.01": "early",

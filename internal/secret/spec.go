@@ -65,7 +65,7 @@ func (s Spec) check() error {
 		}
 	case "op":
 		if n := strings.Count(s.Ref, "/"); bad || n < 2 || strings.Contains("/"+s.Ref+"/", "//") {
-			return errors.New("op:// names a vault, an item and a field, such as op://work/github/token")
+			return errors.New("op:// names a vault, an item and a field, such as op://team/github/token")
 		}
 	case "vault":
 		at, field, ok := strings.Cut(s.Ref, "#")
